@@ -16,6 +16,7 @@ const MAX_ROWS: usize = 1000;
 /// `/budgets`: every budget, by its name and the team or key whose amount it is. `name` is that of
 /// one budget; `n` limits the rows.
 pub(super) fn states(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    // A form sends `name=` for a field that was left empty.
     let given = |name| query_value(call.query, name).filter(|value| !value.is_empty());
     let count = match given("n") {
         None => DEFAULT_ROWS,

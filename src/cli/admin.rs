@@ -21,6 +21,7 @@ impl AdminPort {
     pub(super) fn new(url: &str, token_file: Option<&Path>) -> Result<Self, CliError> {
         let url: BackendUrl = url.parse()?;
         let token = token_file.map(read_token).transpose()?;
+        // Editors end the file of a token with a line break.
         let client = Client::new(&url.to_string(), token.as_deref().map(str::trim));
         Ok(Self { authority: url.authority(), client })
     }
@@ -73,5 +74,6 @@ fn refused(status: u16, body: &[u8]) -> CliError {
 }
 
 fn start_of(body: &[u8]) -> String {
+    // Another server may be at the address: its page may have any length.
     String::from_utf8_lossy(body).trim().chars().take(300).collect()
 }

@@ -82,6 +82,7 @@ fn summarize(generation: &Generation) -> Vec<String> {
     let splits = splits.map(|(alias, split)| (alias, shares(split)));
     let mut aliases: Vec<(&str, String)> =
         names.aliases().map(|(alias, target)| (alias, target.to_owned())).chain(splits).collect();
+    // They come from three tables, and people look for a name.
     aliases.sort_unstable();
     lines.push(format!("aliases     {}", aliases.len()));
     lines.extend(aliases.iter().map(|(alias, target)| format!("  {alias} -> {target}")));

@@ -167,6 +167,7 @@ const UNKNOWN: &str = "unknown";
 /// Returns the engine of a row, or of a file that a fit wrote.
 pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
     let rows = engine_rows()?;
+    // Before any file: one with the name of a row can still be given as a path.
     if let Some(row) = rows.iter().find(|row| row.name() == given) {
         let (spec, least) = (EngineSpec::from(row), StepTime::least_of(row));
         return Ok(ChosenEngine { spec, least });

@@ -158,10 +158,12 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
 
 fn explain_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result<(), CliError> {
     let input = BufReader::new(open(path).map_err(unreadable(path))?);
+    // The operator's own file: its bodies may be as large as those of requests.
     let mut lines = Lines::new(input, u64::MAX);
     while let Some(line) = lines.read().map_err(unreadable(path))? {
         let report = match DryRunRequest::from_line(line) {
             Ok(sample) => source.explain(&sample)?,
+            // In the place of a report, so that every line has one result.
             Err(error) => DryRunError::new(ErrorCode::InvalidRequest, error).into(),
         };
         output.line(sorted_json(&report))?;
@@ -234,6 +236,7 @@ impl Local {
             stored: self.stored.as_deref(),
             client: None,
         };
+        // Fresh ones: no ledger is read here, so that nothing is known to be spent.
         let budgets = Budgets::new(dry_run.config);
         let budgets = budgets
             .verdicts(&dry_run, sample, unix_seconds())

@@ -119,6 +119,7 @@ impl FitArgs {
             }
             None => backends.into_values().max_by_key(Vec::len).unwrap_or_default(),
         };
+        // The times of a log are penstock's, so that the way to the engine is a part of them.
         Ok(Run::of(timings).map_err(wrong)?.at_penstock())
     }
 }

@@ -28,6 +28,7 @@ impl<R: BufRead> Lines<R> {
     pub(super) fn read(&mut self) -> io::Result<Option<&[u8]>> {
         loop {
             self.line.clear();
+            // A line without an end must not take more memory than the limit.
             let mut part = (&mut self.input).take(self.limit);
             let count = part.read_until(b'\n', &mut self.line)?;
             if count == 0 {

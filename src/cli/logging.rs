@@ -13,12 +13,14 @@ use crate::lifecycle::ApplyLog;
 /// level of a reloaded configuration.
 pub(super) fn start(config: &LogConfig) -> Result<ApplyLog, TryInitError> {
     let by_variable = EnvFilter::try_from_default_env().ok();
+    // A reload does not undo what was set for this process.
     let is_fixed = by_variable.is_some();
     let first = by_variable.unwrap_or_else(|| EnvFilter::new(filter(config)));
     let writer = tracing_subscriber::fmt().with_writer(io::stderr);
     let set: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync> = match config.format
     {
         LogFormat::Text => {
+            // A file or a journal would keep the codes of colors in its lines.
             let writer = writer.with_ansi(io::stderr().is_terminal());
             let writer = writer.with_env_filter(first).with_filter_reloading();
             let handle = writer.reload_handle();

@@ -98,6 +98,7 @@ fn commands(command: &Command) -> Roff {
         }
         if let Some(more) = command.get_after_help() {
             page.control("PP", []);
+            // Examples keep their line breaks.
             page.control("nf", []);
             page.text([roman(more.to_string())]);
             page.control("fi", []);

@@ -24,6 +24,7 @@ impl Output {
 
     /// Writes a result without a newline.
     pub(super) fn text(&mut self, text: impl Display) -> Result<(), CliError> {
+        // The reader of a pipe gets every result as soon as it is known.
         write!(self.results, "{text}").and_then(|()| self.results.flush()).map_err(CliError::Output)
     }
 

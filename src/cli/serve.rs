@@ -43,6 +43,7 @@ pub(super) fn run(args: &ServeArgs, _output: &mut Output) -> Result<(), CliError
     let line = inherited.channel().map_err(CliError::NothingToTakeOver)?;
     let started = start(args, Some(inherited));
     if let Err(error) = &started {
+        // The old process waits for this one, and goes on serving once it knows.
         line.report_failure(&error.to_string());
     }
     started
@@ -52,6 +53,7 @@ fn start(args: &ServeArgs, inherited: Option<InheritedSockets>) -> Result<(), Cl
     let source = args.config.source()?;
     let config = source.load()?;
     let apply_log = logging::start(&config.log)?;
+    // Not before logging has started: a service has no other place for them.
     for warning in &config.warnings {
         tracing::warn!("{warning}");
     }

@@ -104,6 +104,7 @@ pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
         match view.next(style) {
             Ok(frame) => lines = frame,
             Err(error) => {
+                // One line for the error, below the last frame that could be read.
                 lines.truncate(
                     lines.iter().rposition(|line| !line.starts_with("!")).map_or(0, |at| at + 1),
                 );
@@ -142,6 +143,7 @@ struct Reading {
 impl Reading {
     fn take(admin: &AdminPort) -> Result<Self, CliError> {
         let page = admin.page("/metrics")?;
+        // With the counters: the time between two of these pages is what rates are divided by.
         let at = now();
         let fleet = admin.json("/fleet")?;
         Ok(Self { at, page: Page::parse(&String::from_utf8_lossy(&page)), fleet })

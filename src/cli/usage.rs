@@ -119,6 +119,7 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
     }
     let mut by: Vec<Dimension> = Vec::new();
     for dimension in args.by.iter().map(|one| one.dimension()) {
+        // A second column with the same values would separate nothing.
         if !by.contains(&dimension) {
             by.push(dimension);
         }

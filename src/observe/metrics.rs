@@ -209,6 +209,7 @@ impl RequestObserver for Metrics {
         }
         let model = outcome.model().map_or(Names::PLACEHOLDER, |name| self.model_names.id(name));
         if let Some(waited) = outcome.record.queue.wait {
+            // For requests that have waited alone: without a queue no model has these series.
             let make = || Arc::new(self.kinds.durations.make());
             self.queue_waits.with(model, make, |waits| observe(waits, waited));
         }

@@ -167,6 +167,7 @@ impl<C: Sink> Thread<C> {
             return;
         }
         let delivered = self.sink.deliver(&self.batch);
+        // Even if it failed: what is kept for a retry would grow as long as the outage lasts.
         self.batch.clear();
         match delivered {
             Ok(()) => {

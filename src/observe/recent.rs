@@ -32,6 +32,7 @@ impl RecentTraffic {
         let window = gate.map_or(0, |gate| to_micros(gate.window));
         self.window.store(window, Ordering::Relaxed);
         if window == 0 {
+            // A reload may have removed the gate: its memory goes, too.
             *self.requests.lock() = VecDeque::new();
         }
     }
@@ -40,6 +41,7 @@ impl RecentTraffic {
     pub fn within(&self, window: Duration) -> Vec<ServedRequest> {
         let since = now().before(window);
         let requests = self.requests.lock();
+        // Older requests stay until another one ends: without traffic nothing is evicted.
         requests.iter().filter(|one| one.ended >= since).cloned().collect()
     }
 }
@@ -52,6 +54,7 @@ impl RequestObserver for RecentTraffic {
         else {
             return;
         };
+        // A failed request shows neither how long its prompt takes nor the length of its output.
         if window == 0 || outcome.outcome != Outcome::Ok {
             return;
         }

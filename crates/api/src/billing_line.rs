@@ -9,6 +9,7 @@ pub fn without_billing_line(text: &str) -> &str {
     if !text.starts_with(BILLING_LINE) {
         return text;
     }
+    // The line alone: nothing of it is for a model.
     text.split_once('\n').map_or("", |(_, rest)| rest)
 }
 

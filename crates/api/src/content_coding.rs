@@ -47,10 +47,12 @@ impl ContentCoding {
         let names = fields.into_iter().flat_map(|field| field.split(|byte| *byte == b','));
         let mut found = None;
         for name in names.map(<[u8]>::trim_ascii) {
+            // Empty elements of a list do not count (RFC 9110 §5.6.1.2).
             if name.is_empty() || name.eq_ignore_ascii_case(b"identity") {
                 continue;
             }
             let coding = Self::from_name(name).ok_or_else(|| CodingError::unknown(name))?;
+            // Two codings would multiply the size that a small body can grow to.
             if found.replace(coding).is_some() {
                 return Err(CodingError::Several);
             }
@@ -67,6 +69,7 @@ impl ContentCoding {
 
 impl CodingError {
     fn unknown(name: &[u8]) -> Self {
+        // A client sent it: it may be long, and hold any byte.
         let shown = name.get(..MAX_QUOTED).unwrap_or(name);
         Self::Unknown(shown.escape_ascii().to_string())
     }

@@ -25,6 +25,7 @@ pub const TIMING: HeaderName = HeaderName::from_static("x-penstock-timing");
 pub fn is_control_field(name: &HeaderName) -> bool {
     let ours =
         [&SLO_TTFT, &SLO_TPOT, &PRIORITY, &OBJECTIVE, &FAIRNESS_ID, &POLICY, &STRICT, &TIMING];
+    // Most names end here: only few fields of a request are compared with the whole list.
     name.as_str().starts_with("x-")
         && (ours.contains(&name)
             || ["x-prediction-based-scheduling", "x-prediction-based-scheduling-off"]

@@ -11,5 +11,6 @@ pub fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
 /// Returns the token in the value of an `Authorization` header.
 pub fn token_of(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    // More than one space may follow the scheme (RFC 9110 §11.4).
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }

@@ -140,6 +140,7 @@ pub const DIALECTS: &[DialectRow] = &[
         error_event_start: "",
         unknown_model: Some(|name| format!("model '{name}' not found")),
         options_member: Some("options"),
+        // As Ollama itself sends it from `/v1/chat/completions`.
         fingerprint: Some("fp_ollama"),
         error_form: ErrorForm::Plain,
         ..OPENAI

@@ -231,6 +231,7 @@ pub const ENGINES: &[EngineTraits] = &[
     EngineTraits {
         operations: all_but(TEXT_ONLY_LACKS),
         caches_prefixes: true,
+        // The default of its capacity scheduler, `GUARANTEED_NO_EVICT`.
         scheduler: Some(Scheduler::Reserved),
         ..plain(Engine::TrtLlm)
     },

@@ -28,6 +28,7 @@ impl Serialize for Hex {
 impl<'de> Deserialize<'de> for Hex {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
+        // The parser below takes a sign as well.
         let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let value = u64::from_str_radix(&text, 16).ok().filter(|_| is_hex);
         value

@@ -53,11 +53,13 @@ pub fn is_same_model(one: &str, other: &str) -> bool {
 
 /// Returns whether a name has a tag, the default one or another.
 pub fn has_tag(name: &str) -> bool {
+    // A colon before the last slash belongs to the port of a registry.
     name.rsplit('/').next().is_some_and(|last| last.contains(':'))
 }
 
 /// Returns the name without the default tag, which may be in any case.
 pub fn without_default_tag(name: &str) -> &str {
+    // A name that is nothing but the tag keeps it: no name is empty.
     let tag = name.len().checked_sub(DEFAULT_TAG.len()).filter(|start| *start > 0);
     let before = tag.and_then(|start| {
         let tag = name.as_bytes().get(start..)?;

@@ -143,6 +143,7 @@ impl<'a> OllamaRoute<'a> {
     /// Returns the methods it takes, as an `Allow` field lists them; `OPTIONS` only if CORS is on.
     pub fn methods(self, has_cors: bool) -> &'static str {
         let is_own = |row: &&OllamaRow| match (row.route, self) {
+            // One row stands for every digest.
             (OllamaRoute::Blob(_), Self::Blob(_)) => true,
             (one, other) => one == other,
         };

@@ -194,6 +194,7 @@ pub fn error_event(
     let row = operation.row();
     let dialect = match framing {
         StreamFraming::Events => row.dialect,
+        // The row of a passthrough does not know the API of its stream; the framing shows it.
         StreamFraming::Lines => Dialect::Ollama,
     };
     row.stream_error.unwrap_or(dialect.row().stream_error)(code, message)

@@ -13,6 +13,7 @@ impl Operations {
     pub const fn of(list: &[Operation]) -> Self {
         let mut all = Self(0);
         let mut rest = list;
+        // No iterator and no `for` loop runs in a constant.
         while let [first, more @ ..] = rest {
             all = all.with(*first);
             rest = more;

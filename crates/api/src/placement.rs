@@ -8,6 +8,7 @@ impl ZoneId {
     /// The zone of a backend whose zone is not known. No policy admits it.
     pub const UNKNOWN: Self = Self(0);
     /// The maximum number of named zones.
+    // An `Offer` has 20 bits for zones, and one of them is for the unknown zone.
     pub const MAX: usize = 19;
 
     /// Returns the id of the named zone at `position`; unknown from [`ZoneId::MAX`] on.
@@ -100,6 +101,7 @@ impl Tier {
 
     /// Returns a bit for each tier from 2 to this one.
     pub(super) const fn bits(self) -> u32 {
+        // The lowest tier needs no bit: every backend has it, and no request demands less.
         (1 << (self.0 - 1)) - 1
     }
 }

@@ -20,6 +20,7 @@ pub fn is_unprintable(character: char) -> bool {
 /// Returns `text` on one line, its unprintable characters escaped as in `\n` and `\u{1b}`, cut
 /// after `limit` bytes.
 pub fn escape(text: &str, limit: usize) -> Cow<'_, str> {
+    // The usual case: metrics and logs escape every name that they write, and allocate for none.
     if text.len() <= limit && !text.contains(is_unprintable) {
         return Cow::Borrowed(text);
     }
@@ -32,6 +33,7 @@ pub fn escape(text: &str, limit: usize) -> Cow<'_, str> {
             escaped.push(character);
         }
         if escaped.len() > limit {
+            // All of an escape or nothing: a part of it would read as another character.
             escaped.truncate(before);
             escaped.push(CUT);
             break;

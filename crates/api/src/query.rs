@@ -8,6 +8,7 @@ pub fn query_value(query: &str, name: &str) -> Option<String> {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
         (key == name).then_some(value)
     })?;
+    // Before the decoding, which makes a plus sign of `%2B`.
     Some(percent_decode(&pair.replace('+', " ")))
 }
 
@@ -40,6 +41,7 @@ pub fn percent_decode(text: &str) -> String {
             }
         }
     }
+    // No name of a model or a key is anything but UTF-8, so that either form matches nothing.
     String::from_utf8(bytes).unwrap_or_else(|_not_utf8| text.to_owned())
 }
 

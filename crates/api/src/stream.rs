@@ -16,6 +16,7 @@ impl StreamFraming {
     /// stream.
     pub fn of_content_type(value: &[u8]) -> Option<Self> {
         let has = |kind: &str| {
+            // Parameters may follow, such as a `charset`.
             let start = value.get(..kind.len());
             start.is_some_and(|start| start.eq_ignore_ascii_case(kind.as_bytes()))
         };

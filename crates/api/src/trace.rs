@@ -43,6 +43,7 @@ impl TraceContext {
         // Later versions may append fields after another dash.
         let is_whole = match version {
             "00" => rest.is_empty(),
+            // The recommendation forbids it as a version, so that nothing can be read into it.
             "ff" => false,
             _ => rest.first().is_none_or(|byte| *byte == b'-'),
         };

@@ -150,6 +150,7 @@ impl Changes {
         for (key, value) in old {
             self.compare(&format!("{path}.{key}"), value, find(new, key).unwrap_or(&nothing));
         }
+        // The keys that both have were compared above.
         for (key, value) in new.iter().filter(|(key, _)| find(old, key).is_none()) {
             self.compare(&format!("{path}.{key}"), &nothing, value);
         }
@@ -160,6 +161,7 @@ impl Changes {
     }
 
     fn add_secret(&mut self, setting: String) {
+        // Alike on both sides: a report may show that a secret has changed, and nothing of it.
         let mask = || Value::String(MASK.to_owned());
         self.settings.push(Change { setting, from: mask(), to: mask() });
     }

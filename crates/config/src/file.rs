@@ -28,6 +28,7 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<u8>> {
     // Pipes and devices report no size, so they are read until their end.
     let is_pipe = !file.metadata()?.is_file();
     let bytes = read_within(&mut file, PATIENCE)?;
+    // An empty file is a configuration; a pipe that ends at once has no writer.
     if is_pipe && bytes.is_empty() {
         return Err(io::Error::other("it is not a file, and nothing is written to it"));
     }
@@ -43,6 +44,7 @@ fn read_within(file: &mut File, patience: Duration) -> io::Result<Vec<u8>> {
             Ok(0) => return Ok(bytes),
             Ok(count) => bytes.extend_from_slice(chunk.get(..count).unwrap_or_default()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A writer has the pipe open, and has written nothing yet.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 std::thread::sleep(LOOK_AGAIN);
             }

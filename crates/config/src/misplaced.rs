@@ -70,6 +70,7 @@ fn places_of(key: &str, section: &str, schema: &Shape) -> Vec<String> {
     // Places below the section in question come first, then those nearest to the top.
     let below = format!("{section}.");
     places.sort_by_key(|place| (!place.starts_with(&below), place.matches('.').count()));
+    // The alternatives of one setting may have the same key.
     places.dedup();
     if !section.is_empty() && places.iter().any(|place| place.starts_with(&below)) {
         places.retain(|place| place.starts_with(&below));

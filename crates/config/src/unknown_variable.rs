@@ -19,6 +19,7 @@ pub(super) fn unknown_variable(name: &str, value: &str, known: &[Override]) -> O
     }
     let file_only = file_only_settings().into_iter().find(|setting| {
         let rest = name.strip_prefix(&setting.variable());
+        // `PENSTOCK_BACKENDS_0_URL`, as other programs name an item of a list.
         rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('_'))
     });
     if let Some(setting) = file_only {
@@ -32,6 +33,7 @@ pub(super) fn unknown_variable(name: &str, value: &str, known: &[Override]) -> O
 /// names and values have fixed forms.
 fn is_service_link(name: &str, value: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
+    // A service may be called `penstock` alone: then its variables have nothing before `_SERVICE`.
     let rest = format!("_{rest}");
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let is_url = ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme));

@@ -210,6 +210,7 @@ pub(super) struct Tool<'a> {
 
 /// Returns the name of a namespaced tool in APIs without namespaces.
 pub(super) fn flat_name(namespace: &str, name: &str) -> String {
+    // The name of a tool may have letters, digits, `_` and `-` only.
     format!("{namespace}__{name}")
 }
 

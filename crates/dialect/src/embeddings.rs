@@ -76,6 +76,7 @@ fn to_openai(
     let mut fields = Fields::of_body(body)?;
     let inputs = read_inputs(&mut fields, field)?;
     let keep_alive = fields.take("keep_alive").map(read_keep_alive).transpose()?;
+    // What only Ollama has would be an unknown argument to strict servers.
     fields.discard(&["model", "input", "truncate", "options", "encoding_format"]);
     let mut object = Object::new(out);
     object.text("model", terms.model);
@@ -223,6 +224,7 @@ fn read_vector(raw: &RawValue) -> Option<Vec<f32>> {
     let base64: Text<'_> = serde_json::from_str(raw.get()).ok()?;
     let bytes = STANDARD.decode(base64.as_bytes()).ok()?;
     let (floats, rest) = bytes.as_chunks::<4>();
+    // With bytes left over, the text was cut or is of another type.
     rest.is_empty().then(|| floats.iter().map(|float| f32::from_le_bytes(*float)).collect())
 }
 

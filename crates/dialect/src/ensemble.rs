@@ -76,6 +76,7 @@ impl<'a> EnsembleRequest<'a> {
         let place = query_place(operation).ok_or(EnsembleError::Operation)?;
         let fields = Fields::of_body(body).map_err(|_error| EnsembleError::NotJson)?;
         for field in continuations(operation) {
+            // Some clients send every member, with nothing in those that they do not use.
             let is_set = |value: &str| !matches!(value, "null" | "false" | "\"\"");
             if fields.iter().any(|(name, value)| name == *field && is_set(value.get())) {
                 return Err(EnsembleError::Field { field });

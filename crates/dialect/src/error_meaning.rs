@@ -37,6 +37,7 @@ impl ErrorMeaning {
     /// in it counts only if the request does not contain it: no client can make a backend look busy
     /// through its prompt.
     pub fn read(error: &[u8], model: &str, request: &[u8]) -> Self {
+        // Without a status: the words alone count.
         let error = read_error(error, 0);
         let code = error.code.map_or("", RawValue::get);
         let names = format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_lowercase();

@@ -100,6 +100,7 @@ impl Params {
 
     /// A number above 0 and at most 1; `default` if none is given.
     pub(super) fn share(&self, name: &'static str, default: f64) -> Result<f64, ParamError> {
+        // One message for both ends of the range.
         let share = self.number_above(name, 0.0, default).ok().filter(|share| *share <= 1.0);
         share.ok_or(ParamError::Bad { name, expected: "a number above 0 and at most 1" })
     }

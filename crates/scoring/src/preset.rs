@@ -16,7 +16,7 @@ pub struct Preset {
 }
 
 /// The scorers of the strategy `slo` with their weights. The predicted time of one request does not
-/// see that its prompt pushes other prompts out of a cache, nor that a full KV cache preempts
+/// see that its prompt evicts other prompts from a cache, nor that a full KV cache preempts
 /// streams. Found in simulation: without the other two, 4 points fewer requests of agents whose
 /// caches are full are in time, and 1.3 fewer beside long prompts; on unequal engines the same,
 /// within a point.

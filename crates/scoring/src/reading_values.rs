@@ -73,6 +73,7 @@ impl ReadingValue for Option<f64> {
     const SCHEMA: &'static str = "\"$ref\": \"#/$defs/reading\"";
 
     fn to_json(&self) -> Option<Value> {
+        // JSON has neither infinity nor NaN.
         self.filter(|number| number.is_finite()).map(Value::from)
     }
 

@@ -138,6 +138,7 @@ impl Candidate {
         if self.prompt_blocks == 0 {
             return 0.0;
         }
+        // A line of `penstock score` may name more matched blocks than the prompt has.
         f64::from(self.matched_blocks.min(self.prompt_blocks)) / f64::from(self.prompt_blocks)
     }
 

@@ -158,6 +158,7 @@ fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>)
         })
         .collect();
     let more = ids.len().saturating_sub(shown.len());
+    // The others are only counted, so that they need no text.
     let shown = shown.iter().map(String::as_str).chain(std::iter::repeat_n("", more));
     let message = format!("serves {}", show_names(shown, SHOWN_MODELS));
     let reasons = dropped.by_reason().into_iter().filter(|(_, count)| *count > 0);
@@ -241,6 +242,7 @@ fn metrics(name: &str, page: &MetricsPage, terms: Terms) -> Finding {
     if terms.wants_telemetry {
         return Finding::warn(name, message, page.remedy);
     }
+    // No warning: no decision reads them now.
     let remedy = format!("{}, before a strategy uses them", page.remedy);
     Finding {
         remedy: Some(remedy),

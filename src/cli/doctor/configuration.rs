@@ -101,6 +101,7 @@ fn models_without_failover(config: &Config) -> Option<Finding> {
         .filter(|(name, count)| *count == 1 && !config.routing.fallbacks.contains_key(*name))
         .map(|(name, _)| name)
         .collect();
+    // One backend alone is meant to be: there is nothing to fail over to.
     (config.backends.len() > 1 && !single.is_empty()).then(|| {
         let names = single.iter().take(5).copied().collect::<Vec<_>>().join(", ");
         let message = format!(

@@ -50,6 +50,7 @@ pub(super) fn run(
     }
     let all = captures.len();
     output.line(summary(is_json, is_what_if, all, changed))?;
+    // By another configuration, a change is what the replay is to find.
     if changed > 0 && !is_what_if {
         return Err(CliError::NotIdentical { changed, all });
     }

@@ -97,6 +97,7 @@ impl AttributeArgs {
             "in_flight": self.in_flight,
         }));
         let mut limits =
+            // Without a flag for a limit, the change is about none, and passes none along.
             held.as_object().filter(|_| !given.is_empty()).cloned().unwrap_or_default();
         limits.extend(given);
         without_null(json!({
@@ -141,6 +142,7 @@ impl SetArgs {
     /// Returns the changes of the key; null removes an attribute. `held`: its limits.
     pub(super) fn to_json(&self, now: UnixTime, held: &Value) -> Value {
         let mut fields = self.attributes.to_fields(now, held);
+        // After the others: an attribute that is both given and unset is removed.
         fields.extend(self.unset.iter().map(|name| (name.clone(), Value::Null)));
         Value::Object(fields)
     }

@@ -34,6 +34,7 @@ pub(super) fn when(given: &str) -> Result<When, String> {
 }
 
 pub(super) fn duration(given: &str) -> Result<Duration, String> {
+    // Keys are valid for longer than the durations of settings, which have no days.
     let days = given.strip_suffix('d').and_then(|days| days.parse::<u64>().ok());
     match days {
         Some(days) => Ok(Duration::from_secs(days.saturating_mul(DAY))),

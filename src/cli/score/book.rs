@@ -89,6 +89,7 @@ impl Book {
         let placed = self.placed.get(&request.key);
         let matched = placed.map(|placed| placed.matched(names, request.chain.hashes()));
         for (index, (candidate, backend)) in candidates.iter_mut().zip(&line.backends).enumerate() {
+            // What a line says about a cache counts for more than the prompts of earlier lines.
             if !backend.has_prefix() {
                 let blocks = matched.as_ref().and_then(|blocks| blocks.get(index));
                 candidate.matched_blocks = blocks.copied().unwrap_or(0);
@@ -98,6 +99,7 @@ impl Book {
     }
 
     fn record(&mut self, request: ScannedRequest, winner: &str, terms: PrefixParams) {
+        // By placed requests alone: a line without a winner leaves the rotation as it is.
         self.turn += 1;
         let placed = self.placed.entry(request.key).or_default();
         placed.record(

@@ -26,6 +26,7 @@ fn read_scorer(index: usize, given: &Json) -> Result<ScorerSpec, String> {
     if !fields.contains_key("weight") {
         return Err(format!("{place}: 'weight' is missing"));
     }
+    // Replaced below: the fields have a weight.
     let mut spec = ScorerSpec::new(name, f64::NAN);
     for (key, value) in fields {
         match (key.as_str(), value) {

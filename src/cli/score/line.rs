@@ -58,6 +58,7 @@ impl<'de> Visitor<'de> for BackendVisitor {
             Candidate { in_flight: f64::NAN, tokens_in_flight: f64::NAN, ..Candidate::default() };
         let mut given: Vec<String> = Vec::new();
         while let Some(key) = fields.next_key::<String>()? {
+            // Otherwise the last one would win, and the error would show nowhere.
             if given.contains(&key) {
                 return Err(A::Error::custom(format!("duplicate field `{key}`")));
             }
@@ -159,6 +160,7 @@ impl BackendLine {
         let pending = self.pending.filter(|pending| pending.is_finite());
         let both = readings.waiting.zip(readings.running);
         let load = both.map(|(waiting, running)| waiting + running + pending.unwrap_or(0.0));
+        // What is pending is in flight, whatever else is.
         let in_flight = if readings.in_flight.is_nan() { pending } else { None };
         Candidate {
             key: Candidate::key_of(&self.name),

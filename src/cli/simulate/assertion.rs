@@ -99,6 +99,7 @@ pub(super) fn check_all(assertions: &[Assertion], arms: &[Arm<'_>]) -> Result<()
         let of = |arm: Option<&Arm<'_>>| {
             let summaries = arm.map_or(&[][..], |arm| &arm.summaries);
             let values = summaries.iter().filter_map(|one| one.figure(&assertion.figure));
+            // Over all seeds: one run may be lucky.
             mean(&values.collect::<Vec<f64>>())
         };
         let first = of(arms.first());

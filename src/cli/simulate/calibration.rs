@@ -103,6 +103,7 @@ fn learn_engines(
     })?;
     for index in open {
         let own = learned.iter().find(|one| names.get(index) == Some(&one.backend));
+        // The last of the jobs was that of the busiest backend.
         if let Some(engine) = own.or_else(|| learned.last()) {
             engine.apply_to(plan, index);
         }

@@ -123,6 +123,7 @@ pub(super) fn write_requests(path: &Path, plan: &SimulationPlan) -> Result<(), S
     for (result, request) in run.requests.iter().zip(requests) {
         let arrived = result.arrived.saturating_sub(run.start) as f64 * 1e-6;
         let is_done = result.status == Status::Done;
+        // Before the first attempt the number means nothing.
         let backend = run.backends.get(usize::from(result.backend)).filter(|_| result.attempts > 0);
         let queued = result.decided.saturating_sub(result.arrived) as f64 * 1e-6;
         let predicted =

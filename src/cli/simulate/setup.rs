@@ -119,6 +119,7 @@ fn replicate(config: &mut Config, count: usize) {
         let round = index / configured.len().max(1);
         let mut copy = backend.clone();
         if round > 0 {
+            // A backend is identified by its name.
             copy.name = format!("{}-{}", backend.name, round + 1);
         }
         copy

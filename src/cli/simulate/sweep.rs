@@ -146,6 +146,7 @@ impl Point {
         let mut others = String::new();
         for (key, value) in self.settings.iter().filter(|(key, _)| !key.starts_with(SCORERS)) {
             match key.strip_prefix("routing.") {
+                // Below the section above: a second one of its name would be an error.
                 Some(key) if !key.contains('.') => text.push_str(&format!("  {key}: {value}\n")),
                 Some(_) | None => {
                     let depth = key.matches('.').count();

@@ -18,6 +18,7 @@ pub(super) struct Figures<'a> {
 
 impl<'a> Figures<'a> {
     pub(super) fn new(before: &'a Page, after: &'a Page, between: Duration) -> Self {
+        // Two pages of the same instant must not divide by zero.
         Self { before, after, seconds: between.as_secs_f64().max(1e-3) }
     }
 
@@ -106,6 +107,7 @@ fn grown(before: f64, after: f64) -> f64 {
 
 fn difference(before: &[(f64, f64)], after: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let is_reset = after.iter().any(|(bound, count)| count_at(before, *bound) > *count);
+    // As in `grown`: after a restart all that is counted is new.
     let before = if is_reset { &[] } else { before };
     after.iter().map(|(bound, count)| (*bound, count - count_at(before, *bound))).collect()
 }

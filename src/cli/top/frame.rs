@@ -198,6 +198,7 @@ fn row(backend: &Value, figures: &Figures<'_>) -> Vec<Cell> {
     let vram = backend.get("vram_used_bytes").and_then(Value::as_u64);
     let loads_models = backend.get("models_in_memory").is_some();
     let mut models: Vec<&Value> = models.into_iter().flatten().collect();
+    // Those in memory first: the end of the line may be cut off.
     models.sort_by_key(|model| !is_resident(model));
     let models: Vec<String> =
         models.into_iter().map(|model| show_model(model, loads_models)).collect();

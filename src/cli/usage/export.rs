@@ -25,6 +25,7 @@ pub(super) fn to_table(by: &[Dimension], rows: &[ReportRow]) -> String {
         let names = by.iter().zip(&row.group).map(|(dimension, name)| shown(*dimension, name));
         names.chain(figures(row, &four_digits)).collect()
     }));
+    // The sum of a single row is that row.
     if rows.len() > 1 {
         let total = (0..by.len()).map(|column| if column == 0 { "total" } else { "" }.to_owned());
         lines.push(total.chain(figures(&ReportRow::sum(rows), &four_digits)).collect());

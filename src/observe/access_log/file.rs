@@ -38,6 +38,7 @@ impl LineWriter {
         match open(self.path.as_ref()) {
             Ok(output) => {
                 self.output = output;
+                // The unfinished line is in the file that was rotated away.
                 self.is_torn = false;
                 tracing::info!(file = self.destination(), "access log reopened");
             }
@@ -59,6 +60,7 @@ fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write + Send>> {
 /// Checks that the file, or else a new one in its folder, can be opened.
 pub(super) fn check(path: &Path) -> io::Result<()> {
     match OpenOptions::new().append(true).open(path) {
+        // A check must not leave an empty file behind, with the wrong owner perhaps.
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         opened => return opened.map(drop),
     }
@@ -82,6 +84,7 @@ impl Sink for LineWriter {
             self.joined.push(b'\n');
         }
         batch.iter().for_each(|line| self.joined.extend_from_slice(line));
+        // Standard output has a buffer: a line must not wait in it for the next ones.
         let written = self.output.write_all(&self.joined).and_then(|()| self.output.flush());
         self.is_torn = written.is_err();
         written

@@ -193,6 +193,7 @@ fn write_text(out: &mut Vec<u8>, text: &str, limit: usize) {
             out.extend_from_slice(CUT.as_bytes());
             break;
         }
+        // The last place at which the mark of a cut fits within the limit.
         if out.len() - start <= limit - CUT.len() {
             last_fit = out.len();
         }

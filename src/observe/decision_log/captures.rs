@@ -43,6 +43,7 @@ impl Captures {
     }
 
     pub(super) fn clear(&self) {
+        // Not cleared in place: that would keep the memory of the largest capture so far.
         *self.0.lock() = Ring::default();
     }
 }

@@ -102,6 +102,7 @@ impl Batch {
     }
 
     pub(super) fn add_day(&mut self, day: u64, account: Account, row: &DayRow) {
+        // Rows without tokens, too: a day counts requests.
         self.days.entry((day, account)).or_default().add(row);
     }
 

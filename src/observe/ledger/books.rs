@@ -107,6 +107,7 @@ impl Books {
     /// Moves the pending rows into a batch for writing.
     pub(super) fn begin_write(&mut self) -> Arc<Batch> {
         let batch = Arc::new(std::mem::take(&mut self.pending));
+        // Readers count it meanwhile, and a write that fails takes it back.
         self.writing = Some(Arc::clone(&batch));
         batch
     }

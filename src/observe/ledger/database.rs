@@ -207,6 +207,7 @@ impl Database {
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
         add_rows(&transaction, batch)?;
+        // In the same transaction: another process may write before and after it.
         let totals = totals(&transaction)?;
         transaction.commit()?;
         Ok(totals)
@@ -309,6 +310,7 @@ pub(super) fn quarantine(path: &Path, unix_seconds: u64) -> io::Result<PathBuf> 
     };
     let target = moved(&format!(".corrupt-{unix_seconds}"));
     std::fs::rename(path, &target)?;
+    // Left behind, they would pass for the journal of the new file.
     for journal in ["-wal", "-shm"] {
         let mut to = target.clone();
         to.push(journal);

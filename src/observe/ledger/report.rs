@@ -41,6 +41,7 @@ impl Dimension {
 
     fn column(self) -> &'static str {
         match self {
+            // `key` alone is a word of SQL.
             Self::Key => "client_key",
             Self::Day | Self::Model | Self::Backend => self.name(),
         }
@@ -183,6 +184,7 @@ pub(super) fn sums(
 pub(super) fn check(path: &Path) -> Result<(), DatabaseError> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if path.exists() {
+        // To read only: a check must not bring the tables to a newer version.
         FILE.open_to_read(path).map(drop)
     } else if folder.is_none_or(Path::is_dir) {
         Ok(())

@@ -131,6 +131,7 @@ impl Backends {
                 *slot = Some(series);
             }
         }
+        // As a whole: requests read the table without a lock.
         self.table.store(Arc::new(table));
     }
 

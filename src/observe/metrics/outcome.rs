@@ -35,6 +35,8 @@ impl OutcomeId {
 /// bounded, so unassigned status codes count as the first of their class (`599` as `500`).
 pub(super) fn status_label(status: u16) -> u16 {
     let has_meaning = http::StatusCode::from_u16(status)
+        // No registry has these two: nginx's for a client that left, and Anthropic's for an
+        // overload.
         .is_ok_and(|code| code.canonical_reason().is_some() || matches!(status, 499 | 529));
     if has_meaning { status } else { status / 100 * 100 }
 }

@@ -115,6 +115,7 @@ impl Requests {
         });
         RequestSeries {
             count: AtomicU64::new(0),
+            // Shared by combinations that differ only in labels that these series lack.
             took: self.durations.get_or_add(duration, || Arc::new(kinds.durations.make())),
             tokens: self.tokens.get_or_add(TokensKey { model, backend }, Arc::default),
             gen_ai,

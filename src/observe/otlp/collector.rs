@@ -37,6 +37,7 @@ impl Collector {
             attribute("service.version", version),
         ]});
         let scope = json!({"name": "penstock", "version": version});
+        // Made once: it is the same for all batches of a process.
         let prefix = format!(
             r#"{{"resourceSpans":[{{"resource":{resource},"scopeSpans":[{{"scope":{scope},"spans":["#
         );

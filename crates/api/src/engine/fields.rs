@@ -35,6 +35,7 @@ impl EngineFields {
     /// Returns the engine's name for a sampling option; `None` if it has none, so that the option
     /// is dropped.
     pub fn sampling_name<'n>(&self, option: &'n str) -> Option<&'n str> {
+        // Options have llama.cpp's names here, and no other engine takes unknown ones.
         if OPENAI_SAMPLING.contains(&option) || self.takes_unknown_options {
             return Some(option);
         }

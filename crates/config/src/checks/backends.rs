@@ -100,6 +100,7 @@ fn own_address(config: &Config, url: &BackendUrl) -> Option<(&'static str, Strin
         Err(_) if url.host.eq_ignore_ascii_case("localhost") => {
             vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()]
         }
+        // Other names are not resolved: a check must not wait for DNS.
         Err(_) => Vec::new(),
     };
     let data = config.server.listen.iter().filter_map(|listener| match &listener.address {
@@ -112,6 +113,7 @@ fn own_address(config: &Config, url: &BackendUrl) -> Option<(&'static str, Strin
         own.port() == url.port
             && hosts
                 .iter()
+                // A listener on all addresses is on the loopback ones, too.
                 .any(|host| *host == own.ip() || (own.ip().is_unspecified() && host.is_loopback()))
     };
     own.find(|(_, address)| leads_to(address)).map(|(port, address)| (port, address.to_string()))

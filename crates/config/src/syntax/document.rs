@@ -59,6 +59,7 @@ impl Node {
         match &self.content {
             Content::Map(entries) => entries
                 .iter()
+                // A key without a value is as good as none: `routing:` alone sets nothing.
                 .find(|entry| entry.key == key && !matches!(entry.node.content, Content::Null)),
             Content::Null | Content::Scalar(_) | Content::List(_) => None,
         }
@@ -96,6 +97,7 @@ impl<'a> KeyPlaces<'a> {
         let mut keys = HashMap::new();
         if let Content::Map(entries) = &node.content {
             for entry in entries.iter().filter(|one| !matches!(one.node.content, Content::Null)) {
+                // The first of a repeated key, as `Node::entry` finds it.
                 keys.entry(entry.key.as_str()).or_insert(&entry.place);
             }
         }
@@ -160,6 +162,7 @@ impl Origin<'_> {
         let content = match raw.value {
             Raw::Null => Content::Null,
             Raw::Text(text) => Content::Scalar(text),
+            // At its definition: an alias is written with the name of its anchor.
             Raw::Typed(shown) => Content::Scalar(self.written(raw.defined).unwrap_or(shown)),
             Raw::List(items) => {
                 Content::List(items.into_iter().map(|item| self.resolve(item)).collect())

@@ -42,6 +42,7 @@ impl Reader {
 
     /// The path of the value being read, as in `backends[2].url`.
     pub(crate) fn path(&self) -> String {
+        // The step of a top-level key begins with a dot as well.
         self.path.concat().trim_start_matches('.').to_owned()
     }
 

@@ -95,6 +95,7 @@ impl Setting for InlineSecret {
 
     fn dump(value: &Self::Value) -> Dump {
         match value {
+            // A secret that was read from a file is dumped with the key that names the file.
             Some(secret) if secret.file.is_none() => Dump::text(MASK),
             _ => Dump::Null,
         }

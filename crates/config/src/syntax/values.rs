@@ -33,6 +33,8 @@ macro_rules! whole_number {
             }
 
             fn dump(value: &Self) -> Dump {
+                // Only a `usize` can be larger: the dump then shows the largest number that it
+                // holds.
                 Dump::Integer(i64::try_from(*value).unwrap_or(i64::MAX))
             }
 

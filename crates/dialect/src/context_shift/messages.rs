@@ -150,6 +150,7 @@ impl Conversation {
                 }
                 dropping.drop_unit(*unit);
             }
+            // Enough is dropped, and this turn is nothing but the words of the user.
             if turn.units.is_empty() && dropping.left <= target {
                 break;
             }

@@ -164,6 +164,7 @@ fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRef
             Number::Output => refusal.output = refusal.output.max(value),
         }
     }
+    // Zero stands for a number that the engine does not know: no such prompt is too long.
     refusal.prompt = refusal.prompt.filter(|prompt| *prompt > 0);
     refusal.limit = refusal.limit.filter(|limit| *limit > 0);
     Some(refusal)
@@ -171,6 +172,7 @@ fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRef
 
 /// Returns the number between two pieces of text.
 fn number_between(text: &str, before: &str, after: &str) -> Option<u32> {
+    // The words may occur before, without a number behind them.
     text.match_indices(before).find_map(|(at, _)| {
         let rest = text.get(at + before.len()..)?;
         let end = rest.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(rest.len());

@@ -35,6 +35,7 @@ pub(super) fn find_query(value: &RawValue) -> Option<Query<'_>> {
         return has_text(&text).then_some(Query { text, place: QueryPlace::Whole });
     }
     let list: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
+    // Results of tools come in the user's name, too: the last message with words has the query.
     for (index, raw) in list.iter().enumerate().rev() {
         let Ok(message) = serde_json::from_str::<Fields<'_>>(raw.get()) else { continue };
         let Some(content) = user_content(&message) else { continue };

@@ -112,6 +112,7 @@ fn read_message(message: ChatMessage<'_>, index: usize) -> Result<Message<'_>, C
         parts.push(Part::Thinking { text, signature: None });
     }
     read_content(message.content, index, &mut parts)?;
+    // The words of an earlier response, although the API has them in another field.
     if let Some(text) = message.refusal {
         parts.push(Part::Text(text));
     }

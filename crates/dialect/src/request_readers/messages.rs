@@ -35,6 +35,7 @@ struct AnthropicMessage<'a> {
 pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
     let mut conversation = Conversation::default();
+    // The writer puts the backend's name for it in this place.
     fields.discard(&["model"]);
     fields.discard(PLATFORM);
     conversation.stream = fields.take_as("stream", "true or false")?.unwrap_or(false);
