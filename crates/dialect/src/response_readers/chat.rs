@@ -4,30 +4,15 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::content::{Arguments, Content};
-use super::wire::{Count, LlamaTimings, OpenAiUsage};
+use super::wire::{Count, is_end, read_chunk};
 use super::{ResponseReader, Sink, report_halves};
 use crate::error::{BadResponse, Done};
-use crate::error_body;
 use crate::event::{CallStart, Event, FinishReason};
 use crate::gathered::check_size;
 use crate::json::{Text, text_of};
 use crate::json_end::JsonEnd;
 use crate::limits::{MAX_CALLS, MAX_NAME};
 use crate::piece::{Channel, Halves, Piece};
-
-/// A chunk of a stream, or a complete response: they differ only in the members `delta` and
-/// `message`.
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(default, borrow)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(default)]
-    usage: Option<OpenAiUsage>,
-    #[serde(default)]
-    timings: Option<LlamaTimings>,
-    #[serde(default, borrow)]
-    error: Option<&'a RawValue>,
-}
 
 #[derive(Deserialize)]
 struct Choice<'a> {
@@ -99,28 +84,14 @@ pub(crate) struct ChatReader {
 
 impl ResponseReader for ChatReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
-        if data.trim_ascii() == b"[DONE]" {
+        if is_end(data) {
             // Before the last event: no text may follow it.
             self.end(sink)?;
             return sink(Event::Done);
         }
         let data = text_of(data);
-        let chunk: Chunk<'_> = serde_json::from_str(&data)
-            .map_err(|_error| BadResponse::Malformed { expected: "chat completion" })?;
-        if let Some(error) = chunk.error {
-            return sink(Event::Error(&error_body::message_of(error)));
-        }
-        // No conversion requests the other choices of `n`.
-        let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);
-        for choice in chunk.choices.into_iter().flatten().filter(is_first) {
-            self.read_choice(choice, sink)?;
-        }
-        if let Some(timings) = chunk.timings {
-            sink(Event::Timings(timings.timings()))?;
-            sink(Event::Usage(timings.usage()))?;
-        }
-        // Last: these counts replace those of the timings.
-        chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+        let read = |choice, sink: &mut Sink<'_>| self.read_choice(choice, sink);
+        read_chunk(&data, "chat completion", sink, |choice: &Choice<'_>| choice.index, read)
     }
 
     fn end(&mut self, sink: &mut Sink<'_>) -> Done {

@@ -4,25 +4,12 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::chat::finish_reason;
-use super::wire::{Count, LlamaTimings, OpenAiUsage};
+use super::wire::{Count, is_end, read_chunk};
 use super::{ResponseReader, Sink, report_halves};
-use crate::error::{BadResponse, Done};
-use crate::error_body;
+use crate::error::Done;
 use crate::event::Event;
 use crate::json::{Fields, List, Text, text_of};
 use crate::piece::{Channel, Halves, Piece};
-
-#[derive(Deserialize)]
-struct Chunk<'a> {
-    #[serde(default, borrow)]
-    choices: Option<Vec<Choice<'a>>>,
-    #[serde(default)]
-    usage: Option<OpenAiUsage>,
-    #[serde(default)]
-    timings: Option<LlamaTimings>,
-    #[serde(default, borrow)]
-    error: Option<&'a RawValue>,
-}
 
 #[derive(Deserialize)]
 struct Choice<'a> {
@@ -62,38 +49,30 @@ pub(crate) struct CompletionsReader {
 
 impl ResponseReader for CompletionsReader {
     fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
-        if data.trim_ascii() == b"[DONE]" {
+        if is_end(data) {
             self.end(sink)?;
             return sink(Event::Done);
         }
         let data = text_of(data);
-        let chunk: Chunk<'_> = serde_json::from_str(&data)
-            .map_err(|_error| BadResponse::Malformed { expected: "completion" })?;
-        if let Some(error) = chunk.error {
-            return sink(Event::Error(&error_body::message_of(error)));
-        }
-        let is_first = |choice: &Choice<'_>| choice.index.is_none_or(|Count(index)| index == 0);
-        for choice in chunk.choices.into_iter().flatten().filter(is_first) {
-            let list = choice.logprobs.map(logprobs_list).unwrap_or_default();
-            let logprobs = (!list.is_empty()).then_some(&*list);
-            let piece = choice.text.unwrap_or_default();
-            let text = self.halves.join(Channel::Text, &piece);
-            if !text.is_empty() || logprobs.is_some() {
-                sink(Event::Text { text: &text, logprobs })?;
-            }
-            if let Some(reason) = choice.finish_reason {
-                sink(Event::Finish(finish_reason(&reason)))?;
-            }
-        }
-        if let Some(timings) = chunk.timings {
-            sink(Event::Timings(timings.timings()))?;
-            sink(Event::Usage(timings.usage()))?;
-        }
-        chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
+        let read = |choice, sink: &mut Sink<'_>| self.read_choice(choice, sink);
+        read_chunk(&data, "completion", sink, |choice: &Choice<'_>| choice.index, read)
     }
 
     fn end(&mut self, sink: &mut Sink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
+    }
+}
+
+impl CompletionsReader {
+    fn read_choice(&mut self, choice: Choice<'_>, sink: &mut Sink<'_>) -> Done {
+        let list = choice.logprobs.map(logprobs_list).unwrap_or_default();
+        let logprobs = (!list.is_empty()).then_some(&*list);
+        let piece = choice.text.unwrap_or_default();
+        let text = self.halves.join(Channel::Text, &piece);
+        if !text.is_empty() || logprobs.is_some() {
+            sink(Event::Text { text: &text, logprobs })?;
+        }
+        choice.finish_reason.map_or(Ok(()), |reason| sink(Event::Finish(finish_reason(&reason))))
     }
 }
 

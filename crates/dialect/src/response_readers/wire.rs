@@ -4,8 +4,12 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde_json::value::RawValue;
 
-use crate::event::{Timings, TokenUsage};
+use super::Sink;
+use crate::error::{BadResponse, Done};
+use crate::error_body;
+use crate::event::{Event, Timings, TokenUsage};
 
 /// A count. Some engines write whole numbers as `12.0`, gateways as strings.
 #[derive(Debug, Clone, Copy)]
@@ -117,4 +121,49 @@ impl LlamaTimings {
         let prompt = count(self.prompt_n).map(|read| read + cached.unwrap_or(0));
         TokenUsage { prompt, cached, output: count(self.predicted_n), thinking: None }
     }
+}
+
+/// A chunk of a stream with choices of type `C`, or a complete response.
+#[derive(serde::Deserialize)]
+#[serde(bound(deserialize = "C: Deserialize<'de>"))]
+struct Chunk<'a, C> {
+    #[serde(default = "Option::default")]
+    choices: Option<Vec<C>>,
+    #[serde(default)]
+    usage: Option<OpenAiUsage>,
+    #[serde(default)]
+    timings: Option<LlamaTimings>,
+    #[serde(default, borrow)]
+    error: Option<&'a RawValue>,
+}
+
+/// Returns whether the data of an event ends a stream of OpenAI's APIs.
+pub(super) fn is_end(data: &[u8]) -> bool {
+    data.trim_ascii() == b"[DONE]"
+}
+
+/// Reads a chunk or a complete response, called `expected`, and by `read` its first choice.
+pub(super) fn read_chunk<'d, C: Deserialize<'d>>(
+    data: &'d str,
+    expected: &'static str,
+    sink: &mut Sink<'_>,
+    index_of: fn(&C) -> Option<Count>,
+    mut read: impl FnMut(C, &mut Sink<'_>) -> Done,
+) -> Done {
+    let chunk: Chunk<'_, C> =
+        serde_json::from_str(data).map_err(|_error| BadResponse::Malformed { expected })?;
+    if let Some(error) = chunk.error {
+        return sink(Event::Error(&error_body::message_of(error)));
+    }
+    // No conversion requests the other choices of `n`.
+    let is_first = |choice: &C| index_of(choice).is_none_or(|Count(index)| index == 0);
+    for choice in chunk.choices.into_iter().flatten().filter(is_first) {
+        read(choice, sink)?;
+    }
+    if let Some(timings) = chunk.timings {
+        sink(Event::Timings(timings.timings()))?;
+        sink(Event::Usage(timings.usage()))?;
+    }
+    // Last: these counts replace those of the timings.
+    chunk.usage.map_or(Ok(()), |usage| sink(Event::Usage(usage.into())))
 }
