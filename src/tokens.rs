@@ -167,7 +167,7 @@ impl Tokens {
         (state.cache.iter().count(), state.cache.capacity())
     }
 
-    /// Returns the number of tokens that were verified, and of verdicts that made room for others.
+    /// Returns the number of tokens that were verified, and of verdicts that were evicted.
     pub fn counts(&self) -> (u64, u64) {
         (self.verified.load(Ordering::Relaxed), self.evicted.load(Ordering::Relaxed))
     }

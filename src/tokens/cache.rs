@@ -46,7 +46,7 @@ impl Cache {
         })
     }
 
-    /// Remembers a verdict. Returns whether one of a token that is still valid made room for it.
+    /// Remembers a verdict. Returns whether one of a token that is still valid was evicted.
     pub(super) fn insert(&self, verdict: Arc<Verdict>, now: UnixTime) -> bool {
         // The time at which a slot is free: 0 for an empty one and for that of the same token.
         let free_at = |slot: &ArcSwapOption<Verdict>| match &*slot.load() {

@@ -137,7 +137,7 @@ fn models_loading_on_one_backend_spread_over_both() {
 }
 
 #[test]
-fn model_pushed_out_past_penstock_is_loaded_elsewhere() {
+fn model_evicted_past_penstock_is_loaded_elsewhere() {
     let (a, b) = (unhurried_ollama("a"), unhurried_ollama("b"));
     let often = "discovery: { loaded_interval: 50ms }";
     let penstock = start_before(&[&a, &b], "strategy: deployment", "num_parallel: 4", often);

@@ -66,7 +66,7 @@ mod tests {
         let memory = Memory::new(2);
         let uses = |id: &str| memory.use_model_of(json!({"model": id}).to_string().as_bytes());
         assert!(uses("a") && uses("b") && !uses("a"));
-        assert!(uses("c"), "b makes room");
+        assert!(uses("c"), "b is evicted");
         assert!(!uses("a") && uses("b"));
         assert!(!memory.use_model_of(b"no model"));
         assert!(!memory.use_model_of(br#"{"model": "A", "keep_alive": 0}"#), "unloads it");

@@ -61,8 +61,8 @@ section! {
         pub metric_models: usize = 100,
         /// The limits of each client address, also with a key; of IPv6 each /64 network.
         pub per_client: RateLimits = RateLimits::default(),
-        /// The client addresses that are remembered for `per_client`; the least recently used makes
-        /// room.
+        /// The client addresses that are remembered for `per_client`; the least recently used is
+        /// evicted.
         pub client_addresses: usize ["client_addresses" as AtLeastOne<usize>] = 65_536,
     }
 }

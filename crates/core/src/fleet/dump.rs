@@ -249,7 +249,7 @@ fn overlay_residency(
         };
         state.learn_probe(Some(&loaded), now);
         if loaded.residency == penstock_scoring::Residency::Loadable && state.in_flight() > 0 {
-            state.set_pushed_out();
+            state.set_evicted();
         }
     }
     Ok(())

@@ -95,7 +95,7 @@ impl Serving {
     pub fn learn_response(&self, now: Timestamp) -> bool {
         // A request from before the eviction made the engine load the model again. Counting both
         // as resident would let them evict each other for as long as such requests are in flight.
-        if self.model_state.is_pushed_out() && !self.is_disputed() {
+        if self.model_state.is_evicted() && !self.is_disputed() {
             self.begin_load(now);
         }
         self.model_state.learn_response(now)

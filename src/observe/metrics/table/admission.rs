@@ -140,7 +140,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_client_addresses_evicted_total",
         &[],
         |_, scrape| one(to_sample(scrape.proxy.rates().evicted_addresses())),
-        "client addresses that made room for others, and start again with nothing used",
+        "client addresses that were evicted for others, and start again with nothing used",
     ),
     gauge(
         "penstock_queue_requests",

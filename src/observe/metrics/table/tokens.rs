@@ -54,7 +54,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_cached_tokens_evicted_total",
         &[],
         |_, scrape| one(to_sample(scrape.proxy.keys().tokens().counts().1)),
-        "verdicts on valid tokens that made room for others: those tokens are checked again",
+        "verdicts on valid tokens that were evicted for others: those tokens are checked again",
     ),
     gauge(
         "penstock_revoked_tokens",

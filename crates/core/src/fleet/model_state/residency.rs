@@ -20,7 +20,7 @@ use super::{LoadedModel, ModelState};
 
 /// The stored state of a model that a probe no longer showed although it was in use: it is loadable
 /// again.
-const PUSHED_OUT: u8 = 4;
+const EVICTED: u8 = 4;
 
 impl ModelState {
     /// The residency at `now`. A model with a request in flight counts as resident: it is loaded,
@@ -28,7 +28,7 @@ impl ModelState {
     #[inline(always)]
     pub fn residency(&self, now: Timestamp) -> Residency {
         let residency = self.stored_residency();
-        if self.in_flight() > 0 && !self.is_pushed_out() {
+        if self.in_flight() > 0 && !self.is_evicted() {
             return Residency::Resident;
         }
         let expires_at = self.expires_at.load(Ordering::Relaxed);
@@ -41,7 +41,7 @@ impl ModelState {
     #[inline(always)]
     fn stored_residency(&self) -> Residency {
         match self.residency.load(Ordering::Relaxed) {
-            1 | PUSHED_OUT => Residency::Loadable,
+            1 | EVICTED => Residency::Loadable,
             2 => Residency::Sleeping,
             3 => Residency::Resident,
             _ => Residency::Unknown,
@@ -50,8 +50,8 @@ impl ModelState {
 
     /// Returns whether a probe no longer showed it although it was in use.
     #[inline(always)]
-    pub(in crate::fleet) fn is_pushed_out(&self) -> bool {
-        self.residency.load(Ordering::Relaxed) == PUSHED_OUT
+    pub(in crate::fleet) fn is_evicted(&self) -> bool {
+        self.residency.load(Ordering::Relaxed) == EVICTED
     }
 
     /// Sets the residency that an engine is known for, or of a saved fleet.
@@ -81,7 +81,7 @@ impl ModelState {
                 was_resident && self.resident_since.load(Ordering::Relaxed) < asked_at.0;
             // In use, yet not shown: another model has evicted it.
             if was_known && (is_outdated || self.in_flight() > 0) {
-                self.set_pushed_out();
+                self.set_evicted();
                 self.forget_loaded();
             } else if !is_outdated {
                 self.unload();
@@ -118,8 +118,8 @@ impl ModelState {
     }
 
     /// Marks it as evicted although requests are in flight: for a saved fleet.
-    pub(in crate::fleet) fn set_pushed_out(&self) {
-        self.residency.store(PUSHED_OUT, Ordering::Relaxed);
+    pub(in crate::fleet) fn set_evicted(&self) {
+        self.residency.store(EVICTED, Ordering::Relaxed);
     }
 
     fn unload(&self) {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn model_pushed_out_while_in_use_is_loadable_until_its_next_response() {
+    fn model_evicted_while_in_use_is_loadable_until_its_next_response() {
         let model = ModelState::default();
         assert!(model.learn_response(Timestamp(10)));
         model.set_in_flight(2);

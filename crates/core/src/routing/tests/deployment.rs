@@ -125,7 +125,7 @@ fn load_makes_others_loadable_until_a_probe_shows_them() {
     show(&fleet, &["m"], 10);
     assert_eq!(residency(&fleet, "m", "b0"), Residency::Resident);
     let loading = send(&fleet, "n", "b0", 20);
-    assert_eq!(residency(&fleet, "m", "b0"), Residency::Loadable, "n pushes it out");
+    assert_eq!(residency(&fleet, "m", "b0"), Residency::Loadable, "n evicts it");
     assert_eq!(residency(&fleet, "n", "b0"), Residency::Resident, "it is being loaded");
     drop(loading);
     show(&fleet, &["m", "n"], 30);
