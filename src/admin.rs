@@ -220,6 +220,7 @@ impl Admin {
         let verb = Verb::of(&head.method);
         let (path, query) = (head.uri.path().to_owned(), head.uri.query().map(str::to_owned));
         let found = find(&path);
+        // Unknown paths are guarded as well: without the token a 404 reveals nothing.
         let access = found.first().map_or(Access::Token, |(endpoint, _)| endpoint.access);
         let token = generation.config.admin.token.as_ref();
         access_control::check(&head.headers, token, access)?;
@@ -314,6 +315,7 @@ async fn read_body(
     let limits = &generation.config.limits;
     let headers = &session.req_header().headers;
     let too_large = || Refusal::BodyTooLarge { limit: limits.max_body_size };
+    // Before the client sends the body, which it may hold back until penstock continues.
     if declared_length(headers).is_some_and(|length| length > limits.max_body_size.0) {
         return Err(too_large());
     }
@@ -348,6 +350,7 @@ fn find(path: &str) -> Vec<(&'static Endpoint, String)> {
 fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
     for endpoint in ENDPOINTS {
+        // Further paths are the names that other programs expect.
         for path in endpoint.paths.iter().take(1) {
             let line = format!("{:<7}{path:<33} {}\n", endpoint.verb.name(), endpoint.about);
             text.push_str(&line);

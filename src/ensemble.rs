@@ -55,6 +55,7 @@ pub(crate) async fn serve_ensemble(
     flow.ctx.record.request.is_streaming = scanned.named.profile.streaming;
     flow.ctx.record.request.ensemble = Some(EnsembleCall::FINAL);
     let operation = scanned.named.profile.operation;
+    // A reference to the same bytes, which the calls are made of.
     let original = body.bytes.clone();
     let source = match EnsembleRequest::read(operation, &original) {
         Ok(source) => source,
@@ -97,6 +98,7 @@ pub(crate) async fn serve_ensemble(
         }
     };
     flow.proxy.ensembles.figures.count(end_of(flow.ctx));
+    // Not before the final response has been sent: the limit is on whole ensembles.
     drop(slot);
     served
 }
@@ -207,6 +209,7 @@ impl Ensemble<'_> {
             StageEnd::ClientGone => Err(NoDraft::ClientGone),
             StageEnd::Done(mut done) => {
                 reports.append(&mut done);
+                // Those of calls that could not start were made first.
                 reports.sort_by_key(|report| report.call.number);
                 for report in &reports {
                     self.proxy.ensembles.figures.count_call(stage, report.text.is_ok());

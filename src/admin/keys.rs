@@ -116,6 +116,7 @@ fn with_store(
     Box::pin(async move {
         let store = store.ok_or(Refusal::NoKeyStore)?;
         let done = tokio::task::spawn_blocking(move || work(&store)).await;
+        // The task is lost only while the process stops.
         done.map_err(|_stopping| Refusal::Keys(KeyStoreError::Replaced))?
     })
 }

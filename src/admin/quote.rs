@@ -53,6 +53,7 @@ pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse
     let model = given.model.as_deref().or(only);
     let model = model.ok_or_else(|| invalid("'model' is missing".to_owned()))?;
     let sent = RequestShape {
+        // An engine reads at least one token, and generates one.
         prompt_tokens: given.tokens.max(1).into(),
         cached_tokens: given.cached.min(given.tokens).into(),
         max_output_tokens: given.max_tokens.map_or(f64::INFINITY, |most| f64::from(most.max(1))),
@@ -67,6 +68,7 @@ pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse
 
 fn to_json(model: &str, all: &[QuotedBackend], objectives: &Objectives) -> Value {
     let feasible = all.iter().filter(|one| one.is_feasible()).count();
+    // A client waits only if no backend would meet the objectives now.
     let wait = all.iter().filter_map(|one| one.wait).min().filter(|_| feasible == 0);
     let backends = all.iter().map(|one| {
         let predicted = &one.prediction;

@@ -71,7 +71,9 @@ impl AdminResponse {
         let mut head = ResponseHeader::build(self.status, Some(8))?;
         head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static(self.kind))?;
         head.insert_header(header::CONTENT_LENGTH, self.body.len())?;
+        // All pages are of this moment, and one has the secret of a key.
         head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
+        // Clients and engines choose many of the names: no browser must take them for markup.
         head.insert_header(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))?;
         if let Some((name, value)) = self.field {
             head.insert_header(name, value)?;
@@ -227,6 +229,7 @@ impl Refusal {
         let (status, code) = self.status_and_code();
         let body = json!({"error": {"code": code, "message": self.to_string()}});
         let field = match self {
+            // A 401 names its scheme, and a 405 its methods (RFC 9110 §15.5.2 and §15.5.6).
             Self::NoToken => Some((header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
             Self::MethodNotAllowed { allow } => {
                 HeaderValue::from_str(allow).ok().map(|allow| (header::ALLOW, allow))

@@ -135,6 +135,7 @@ impl ClientKeys {
         generation: &Generation,
         key: &[u8],
     ) -> Result<Arc<ClientIdentity>, KeyFailure> {
+        // Before the hash, whose time grows with the length.
         if self.tokens.max_size().is_some_and(|limit| key.len() > limit) {
             let limit = generation.config.auth.max_token_size.to_usize();
             return Err(KeyFailure::Token(TokenRefusal::TooLong { limit }));
@@ -207,6 +208,7 @@ impl ClientKeys {
         if self.by_address.admit(&caller, 0, moment).is_ok() {
             return;
         }
+        // Requests that wait cost memory: a list of keys must not be able to fill it.
         let grow = |count: usize| (count < MAX_WAITING).then_some(count + 1);
         if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow).is_ok() {
             let _waiting = Waiting(&self.waiting);

@@ -80,6 +80,7 @@ pub(super) fn run(args: &DoctorArgs, output: &mut Output) -> Result<(), CliError
     let path = args.config.path()?.to_owned();
     let config = args.config.load()?;
     let runtime = |error| CliError::failure(DoctorError::Runtime(error));
+    // The backends behind a name are in no configuration.
     let groups = look_up_at_start(&config).map_err(runtime)?;
     let generation = Generation::with_groups(config, groups);
     let config = &generation.config;
@@ -112,6 +113,7 @@ fn examine_backends(
     let config = &generation.config;
     let terms =
         Terms { idle: config.limits.idle_timeout, wants_telemetry: config.wants_telemetry() };
+    // A backend that still holds the connection then outlasts penstock's reuse of it.
     let watch = watch.unwrap_or(terms.idle + Duration::from_secs(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let fleet = generation.fleet.topology();

@@ -194,6 +194,7 @@ pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
         max_context,
         kv_blocks,
         caching: if has_slots { Caching::Slots } else { Caching::Blocks },
+        // As vLLM schedules; `applied` replaces it by the scheduler of another engine.
         admission: Admission::OnDemand,
         order: Order::Arrival,
         on_demand: None,
@@ -205,6 +206,7 @@ pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
 /// Formats a step time for people: the name, the value and its unit of each part.
 pub(super) fn readable(time: &StepTime) -> [(&'static str, f64, &'static str); 5] {
     [
+        // Simulated time is in picoseconds.
         ("base_ms", time.base as f64 / 1e9, "ms per step"),
         ("token_us", time.per_token as f64 / 1e6, "µs per prompt token"),
         ("decode_us", time.per_decode as f64 / 1e6, "µs per decoding request"),

@@ -136,6 +136,7 @@ fn to_text(found: &Fit, run: &Run) -> String {
         _ = writeln!(text, "  {name:<11} {value:>9.3}  {unit}");
     }
     if run.is_at_penstock() {
+        // Simulated time is in picoseconds.
         let (name, millis) = ("front_end_ms", found.front_end as f64 / 1e9);
         _ = writeln!(text, "  {name:<11} {millis:>8.3}  ms before the first step of a request");
     }

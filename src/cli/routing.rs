@@ -154,6 +154,7 @@ impl RoutingArgs {
             policy: named(self.routing_policy.as_deref(), "--routing-policy".to_owned())?,
             scorers: self.routing_scorers.clone().map(SelectedScorers::Text),
         };
+        // Before the file is merged, which is checked by itself: the message names one place.
         refuse_both(&selection, || SCORERS_FLAG.to_owned())?;
         match &self.policy_config {
             Some(path) => Ok(selection.or(PolicyFile::read(path)?)),

@@ -77,6 +77,7 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
         let report = regrets::report(args, &plan, count, output)?;
         output.text(report)?;
     }
+    // Last, so that a failed assertion hides no result.
     assertion::check_all(&assertions, &arms).map_err(CliError::from)
 }
 
@@ -88,6 +89,7 @@ fn measure<'a>(
 ) -> Result<Vec<Arm<'a>>, SimulateError> {
     let seeds = plan.setting.workloads.len();
     let variants = 0..plan.variants.len();
+    // The seeds of a configuration lie next to each other, as `chunks` expects below.
     let jobs: Vec<(usize, usize)> =
         variants.flat_map(|variant| (0..seeds).map(move |seed| (variant, seed))).collect();
     let results = run_all(&jobs, args.threads(), output, |(index, seed)| {

@@ -61,6 +61,7 @@ pub(crate) async fn send_local(flow: &mut Flow<'_>, target: Target<'_>) -> Serve
 pub(crate) async fn send_preflight(flow: &mut Flow<'_>, target: Target<'_>) -> Served {
     flow.ctx.record.response.status = 204;
     let mut head = ResponseHeader::build(204, Some(8))?;
+    // Without these fields a browser sends no request from a page of another origin.
     if flow.ctx.cors_origin.is_some() {
         head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, target.methods(true))?;
         let requested = flow.client.head().headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
@@ -89,6 +90,7 @@ async fn send_root(flow: &mut Flow<'_>) -> Served {
     flow.ctx.record.response.status = 200;
     let mut head = ResponseHeader::build(200, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, kind)?;
+    // A cache must not give a client of Ollama the page of a browser.
     head.insert_header(header::VARY, "accept")?;
     let response = OwnResponse { head, body: Bytes::from(body), closes: false };
     send(flow, response).await

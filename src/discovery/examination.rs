@@ -161,6 +161,7 @@ impl DiscoveryClient {
         let page = String::from_utf8_lossy(&body);
         let is_shown = |name: &&str| {
             page.lines().any(|line| {
+                // The whole name: longer ones may begin with it.
                 line.strip_prefix(*name).is_some_and(|rest| rest.starts_with(['{', ' ']))
             })
         };

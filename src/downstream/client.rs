@@ -72,6 +72,7 @@ impl Client {
     pub(crate) fn body_length(&self, headers: &HeaderMap) -> BodyLength {
         match self {
             Self::Http1(_) => BodyLength::of(headers),
+            // The head of a request without a body ends its stream.
             Self::Http2(stream) if stream.is_body_done() => BodyLength::None,
             Self::Http2(_) => {
                 let length = headers.get(header::CONTENT_LENGTH);

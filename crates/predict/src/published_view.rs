@@ -28,6 +28,7 @@ impl Number {
 /// The numbers of an [`EngineView`], and the others that a decision reads. They may be of two
 /// moments for an instant; a prediction is off then, and nothing more.
 #[derive(Debug, Default)]
+// Every decision reads it: no other data that is written may share its cache lines.
 #[repr(align(64))]
 pub(super) struct PublishedView {
     base_us: Number,
@@ -225,6 +226,7 @@ impl PublishedView {
             (&self.first_token_count, extras.first_token_count),
             (&self.is_trusted, f64::from(u8::from(extras.is_trusted))),
         ];
+        // In order: `silence` relies on the end of a silence to be written after its start.
         for (place, number) in numbers {
             place.set(number);
         }

@@ -73,6 +73,7 @@ impl Default for Streams {
 
 /// Returns the bucket of an age, by its highest bit and the two behind it.
 pub(super) fn bucket_of(age_tokens: u32) -> usize {
+    // Below that the quarters of an octave are no whole tokens.
     let age_tokens = age_tokens.max(4);
     let octave = u32::BITS - 1 - age_tokens.leading_zeros();
     let quarter = (age_tokens >> (octave - 2)) & 3;
@@ -101,6 +102,7 @@ impl Streams {
     pub(crate) fn grow(&mut self, stream: &Stream, after: u32, steps_ended: f64) {
         let before = stream.age_tokens;
         self.context_tokens += f64::from(after.saturating_sub(before));
+        // Most tokens leave a stream in its bucket.
         if bucket_of(before) != bucket_of(after) {
             self.change(before, -1.0);
             self.change(after, 1.0);
@@ -134,6 +136,7 @@ impl Streams {
 
     /// Returns the tokens of all contexts.
     pub(crate) fn context_tokens(&self) -> f64 {
+        // Sums and differences of floats may end a little below zero.
         self.context_tokens.max(0.0)
     }
 

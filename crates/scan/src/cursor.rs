@@ -107,6 +107,7 @@ impl<'a> Cursor<'a> {
             match self.bytes.get(self.at) {
                 Some(byte) if *byte > b' ' => return *byte,
                 Some(b' ' | b'\n' | b'\r' | b'\t') => self.at += 1,
+                // A control character starts no value, so the callers refuse it.
                 Some(byte) => return *byte,
                 // Zero starts no value, so a truncated body needs no case in the callers.
                 None => return 0,

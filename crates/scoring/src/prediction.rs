@@ -95,6 +95,7 @@ impl From<Estimate> for PredictedLatency {
             added: millis(prediction.added_tpot_us),
             output: narrow(prediction.output_tokens),
             requests: narrow(prediction.request_count),
+            // The predictor does not count them; the readings of a candidate do.
             sheddable: 0.0,
             alone: millis(alone_us),
             since_learned: millis(since_learned_us),
@@ -108,6 +109,7 @@ impl PredictedLatency {
     /// The terms, for people: `backlog 310 + prefill 42 + phase 6 + front end 2 ms, mean 360 ms`; a
     /// response that is not streamed also has the tokens after its first, as in `+ decode 3772`.
     pub fn terms_text(&self) -> String {
+        // Both waits pass at the same time: the longer one delays the request.
         let wait = if self.slot_wait > self.backlog {
             format!("slot {:.0}", self.slot_wait)
         } else {

@@ -114,6 +114,7 @@ impl Workload {
             .filter(|(_, request)| request.follows == 0)
             .map(|(id, _)| id)
             .collect();
+        // By their numbers among equals, so that the same workload gives the same bytes.
         roots.sort_by_key(|id| {
             let request = self.requests.get(*id as usize);
             (request.map_or(0, |request| request.arrives_at), *id)
@@ -133,6 +134,7 @@ impl Workload {
     #[must_use]
     pub fn at_speed(mut self, speed: f64) -> Self {
         for request in &mut self.requests {
+            // Pauses stay: more users do not make one of them think faster.
             request.arrives_at = scaled(request.arrives_at, speed);
         }
         self

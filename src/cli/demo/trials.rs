@@ -89,6 +89,7 @@ impl Trial {
 /// The content of a response: its text, the tool it calls, or its error.
 fn text_of(response: &Response) -> String {
     let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+    // The part that shows the outcome: a call has no text, and an error has no choices.
     let at = |pointer| body.pointer(pointer).and_then(Value::as_str);
     if let Some(tool) = at("/choices/0/message/tool_calls/0/function/name") {
         return format!("calls {tool}()");

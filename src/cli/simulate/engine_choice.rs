@@ -30,6 +30,7 @@ impl Engines {
     pub(super) fn of(args: &SimulateArgs, variants: &[Variant]) -> Result<Self, SimulateError> {
         let backends = variants.first().map_or(&[][..], |first| &first.config.backends);
         let names: Vec<&str> = backends.iter().map(|backend| backend.name.as_str()).collect();
+        // All configurations are simulated with the same engines, one per backend.
         for variant in variants.iter().skip(1) {
             let other = variant.config.backends.len();
             if other != names.len() {

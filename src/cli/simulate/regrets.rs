@@ -60,6 +60,7 @@ fn to_text(name: &str, decisions: &[Decision]) -> String {
         let share = 100.0 * best as f64 / regrets.len().max(1) as f64;
         let Percentiles { mean, p90, p99, .. } = Percentiles::of(regrets);
         let [mean, p90, p99] = [mean, p90, p99].map(seconds);
+        // The costs at random are means over the backends, not those of one pick.
         let best = if who == "at random" { "-".to_owned() } else { format!("{share:.0} %") };
         _ = writeln!(text, "{who:<26}  {mean:>10}  {p90:>10}  {p99:>10}  {best:>8}");
     }

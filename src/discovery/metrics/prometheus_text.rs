@@ -138,6 +138,7 @@ impl<'a> LabelValue<'a> {
         std::iter::from_fn(move || match rest.next()? {
             b'\\' => Some(match rest.next()? {
                 b'n' => b'\n',
+                // `read_label` refuses every escape but those of a backslash and a quote.
                 byte => *byte,
             }),
             byte => Some(*byte),
@@ -151,6 +152,7 @@ impl<'a> LabelValue<'a> {
 
     /// Returns the number it stands for, if it is one.
     pub(super) fn to_number<N: FromStr>(self) -> Option<N> {
+        // No escape stands for a character of a number.
         std::str::from_utf8(self.0).ok()?.parse().ok()
     }
 }

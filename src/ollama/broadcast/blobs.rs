@@ -233,6 +233,7 @@ impl Upload {
     async fn send(&mut self, part: &UploadPart) -> bool {
         let mut is_taken = false;
         for sender in &self.parts {
+            // A task that has failed takes nothing more, and holds up none of the others.
             is_taken |= sender.send(part.clone()).await.is_ok();
         }
         is_taken

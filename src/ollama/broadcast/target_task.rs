@@ -65,6 +65,7 @@ impl TargetTask {
         if status >= 300 {
             return Ok(read_refusal(&mut exchange, status).await);
         }
+        // A response of status 200 may still report an error in one of its lines.
         let mut is_done = !self.has_progress;
         while let Some(line) = exchange.next_line().await? {
             let Ok(line) = serde_json::from_slice::<Value>(&line) else { continue };
@@ -72,6 +73,7 @@ impl TargetTask {
                 return Ok(TargetEnd::Failed { status: None, text: error });
             }
             match line.get("status").and_then(Value::as_str) {
+                // Not passed on: the broadcast has succeeded once every backend has.
                 Some("success") => is_done = true,
                 _ if line.is_object() => _ = reports.send(Report::Line(number, line)).await,
                 _ => {}

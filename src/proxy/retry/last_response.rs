@@ -144,6 +144,7 @@ async fn send_queue_end(
             if let (Failure::Held(_, held), Some(wait)) = (&mut last.failure, error.retry_after)
                 && held.retry_after.is_none()
             {
+                // The backend names no time, and the queue has an estimate of one.
                 held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
                 held.retry_after = Some(wait);
             }

@@ -25,6 +25,7 @@ pub(super) fn names_of(prefix: &str, budget: &str, subject: &str) -> [String; 2]
 }
 
 fn milliseconds_left(terms: &SharedTerms) -> String {
+    // Two minutes more: a replica whose clock is behind still counts in this period.
     (terms.ends_at.saturating_sub(unix_seconds()).saturating_add(120) * 1000).to_string()
 }
 
@@ -95,6 +96,7 @@ impl AccountCall {
             list.iter().skip(number * MAX_LEASES).take(MAX_LEASES).cloned().collect()
         };
         let call = |number: usize| {
+            // Once: the further calls are for the leases that did not fit.
             let sums: &[(String, Money)] = if number == 0 { &self.sums } else { &[] };
             let (renewed, released) = (part(&self.renewed, number), part(&self.released, number));
             let mut all = vec![

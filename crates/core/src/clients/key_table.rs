@@ -119,6 +119,7 @@ impl KeyTable {
         for (hash, key) in &self.keys {
             let (name, id) = (&key.client.name, &key.client.id);
             index.entry(Arc::clone(name)).or_default().push(*hash);
+            // The id of a key in the file is its name.
             if id != name {
                 index.entry(Arc::clone(id)).or_default().push(*hash);
             }

@@ -139,6 +139,7 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
     }
     let remaining = duration_of(&row.name, "cooldown_remaining_s", row.cooldown_remaining_s)?;
     if let Some(remaining) = remaining {
+        // A dump that was written by hand may lack the status.
         let (until, status) = (now.after(remaining), row.cooldown_status.unwrap_or(503));
         state.cooldowns.start(CooldownScope::BACKEND, until, CooldownCause::of_status(status), now);
     }

@@ -126,6 +126,7 @@ impl HealthTracker {
     pub fn check_interval(&self, config: &HealthConfig) -> Duration {
         match (self.status(), self.is_in_doubt()) {
             (Health::Healthy, false) => config.interval,
+            // Requests still go there until `fall` checks have failed.
             (Health::Healthy, true) => config.fast_interval,
             (Health::Unknown | Health::Unhealthy | Health::Draining, _) => {
                 config.unhealthy_interval

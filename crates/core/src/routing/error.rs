@@ -256,6 +256,7 @@ impl RouteError {
         }
         let mut error = self.clone();
         if let Self::NoBackendInZone { is_final, .. } = &mut error {
+            // As long as one of the fallbacks may recover, another try is worth it.
             *is_final &= errors
                 .iter()
                 .all(|one| one.is_final() || matches!(one, Self::ModelNotFound { .. }));
@@ -273,6 +274,7 @@ impl RouteError {
             _ => None,
         };
         let mut longest = self.clone();
+        // An error of another kind is not about the length alone.
         context(self)?;
         for error in errors.filter(|error| !matches!(error, Self::ModelNotFound { .. })) {
             if context(&error)? > context(&longest)? {

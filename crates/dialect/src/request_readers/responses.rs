@@ -37,6 +37,7 @@ const ECHO: &[(&str, &str)] = &[
 /// Reads the body.
 pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
+    // First: the fields that are taken below are not there afterwards.
     let mut conversation = Conversation { echo: echo_of(&fields), ..Conversation::default() };
     for field in STORED {
         if fields.take(field).is_some() {

@@ -205,6 +205,8 @@ fn finish(
     if let Some(count) = totals.usage.prompt {
         object.number("prompt_eval_count", count);
     }
+    // Of an engine that reports no timings, the time before the first piece counts as the prompt's,
+    // and the rest as the output's.
     let first = totals.first_piece.unwrap_or(moment.elapsed);
     object.number("prompt_eval_duration", nanoseconds(totals.timings.prompt.unwrap_or(first)));
     object.number("eval_count", totals.output_tokens());
@@ -215,6 +217,7 @@ fn finish(
 fn done_reason(totals: &Totals) -> &'static str {
     match totals.finish {
         Some(FinishReason::Length) => "length",
+        // Ollama says `stop` after tool calls, too, and has no content filter.
         None | Some(FinishReason::Stop | FinishReason::ToolCalls | FinishReason::ContentFilter) => {
             "stop"
         }

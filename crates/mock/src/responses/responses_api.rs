@@ -30,6 +30,7 @@ pub(super) fn events(reply: Reply) -> Events {
     });
     let lead =
         lead.into_iter().zip(0..).map(|(event, number)| Event::at_once(numbered(event, number)));
+    // The tokens are made one by one, so the numbers after them follow from their count.
     let tail = tail
         .into_iter()
         .zip(started.saturating_add(count)..)

@@ -194,6 +194,7 @@ impl Balancer {
         let profile = profile_of(arrived.request, arrived.now);
         let prompt = self.prompt_of(arrived);
         let input = self.input(arrived, &profile, prompt.as_ref());
+        // With the same random numbers as the decision itself, so that only the scorers differ.
         let mut picks = Vec::new();
         let mut scratch = Scratch::default();
         for (name, router) in routers {

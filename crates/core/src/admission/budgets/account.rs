@@ -49,6 +49,7 @@ impl Account {
             self.spent = self.spent.less(amount);
             self.foreign.forget_own(amount);
         }
+        // No replica counts what has left the period.
         self.unshared.retain(|part| *part >= span.since);
         self.foreign.advance(span);
     }

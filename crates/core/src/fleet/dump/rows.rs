@@ -367,6 +367,7 @@ impl ModelRow {
 
 /// The state of the predictor: times in milliseconds, costs of a token in microseconds.
 fn prediction_row(report: &PredictorReport) -> Value {
+    // Further digits are noise.
     let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
     let coefficients = &report.coefficients;
     let Coefficients { base_us, token_us, decode_us, context_us, batch_ratios, .. } = *coefficients;
@@ -375,6 +376,7 @@ fn prediction_row(report: &PredictorReport) -> Value {
         "trusted": report.is_trusted,
         "error": rounded(report.error),
         "coverage": rounded(report.coverage),
+        // Factors, for people: both are learned as logarithms.
         "bias": rounded(report.bias.exp()),
         "idle_bias": rounded(report.idle_bias.exp()),
         "first_tokens": report.first_token_count,

@@ -65,6 +65,7 @@ pub(super) struct Item {
 impl Item {
     /// Creates an empty item at an index of the output.
     pub(super) fn new(kind: Kind, index: u64, request_id: &str) -> Self {
+        // As OpenAI's ids start.
         let prefix = match kind {
             Kind::Text => "msg",
             Kind::Thinking => "rs",
@@ -112,6 +113,7 @@ impl Item {
         match self.kind {
             Kind::Text | Kind::Thinking => self.part().map(|(_, delta)| delta),
             Kind::Call(_) => Some("response.function_call_arguments.delta"),
+            // The input is a string inside the arguments: it is known once they are complete.
             Kind::FreeForm(_) => None,
         }
     }
@@ -151,6 +153,7 @@ impl Item {
         event.text("item_id", &self.id);
         event.number("output_index", self.index);
         if self.part().is_some() {
+            // An item has one part.
             event.number("content_index", 0);
         }
     }
@@ -177,6 +180,7 @@ impl Item {
             Kind::Thinking => {
                 item.text("type", "reasoning");
                 item.text("status", status);
+                // Clients require the list, and no engine summarizes its thinking.
                 drop(item.list("summary"));
             }
             Kind::Call(target) => {
@@ -210,6 +214,7 @@ pub(super) fn write_part(kind: &str, text: &str, logprobs: &str, mut part: Objec
     part.text("type", kind);
     part.text("text", text);
     if kind == "output_text" {
+        // Clients require both lists.
         drop(part.list("annotations"));
         part.list("logprobs").inside(logprobs.as_bytes());
     }

@@ -47,6 +47,7 @@ impl Display for BudgetVerdict {
         let Self { name, subject, limit, left, estimate, fits, at_limit } = self;
         write!(out, "{name}")?;
         if !subject.is_empty() {
+            // The name of a team may come from a token.
             write!(out, " of {}", subject.escape_debug())?;
         }
         write!(out, ": the request may cost {estimate:.6} of {limit}")?;
@@ -207,6 +208,7 @@ pub(in crate::routing::audit) fn candidate_text(
     }
     let backend_width = width(candidates.iter().map(|one| &*one.backend));
     let model_width = width(candidates.iter().map(|one| &*one.model));
+    // The two columns, with the mark and the gaps around them.
     let indent = backend_width + model_width + 8;
     let lines = candidates.iter().map(|candidate| {
         let CandidateReport { backend, model, .. } = candidate;
