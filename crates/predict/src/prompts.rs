@@ -189,8 +189,8 @@ impl Prompts {
         self.forget_done(at_us);
         self.computed_us = (self.computed_us + newly_computed_us).min(self.in_batch.time_us);
         while let Some(prompt) = self.prompts.get(self.admitted_count) {
-            // Without `tokenizer_us`: the front end reads a later request at the same time, and that
-            // request's wait for the batch is shorter by as much.
+            // Without `tokenizer_us`: the front end reads a later request at the same time, and
+            // that request's wait for the batch is shorter by as much.
             if prompt.sent_at_us + front_end_us > at_us {
                 break;
             }
