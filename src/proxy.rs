@@ -109,7 +109,7 @@ pub struct Proxy {
     pub(crate) shared_budgets: Option<Arc<SharedBudgets>>,
     pub(crate) keys: ClientKeys,
     pub(crate) queues: Queues,
-    /// The number of requests that wait in the queues: zero without `queue.size`.
+    /// The number of requests that wait in the queues: zero if no request was ever let wait.
     pub(crate) waiting: Arc<AtomicUsize>,
     /// Shares limits with other replicas, if `shared_state` is set.
     pub(crate) shared: Option<Arc<SharedState>>,

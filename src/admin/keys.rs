@@ -116,7 +116,7 @@ fn with_store(
     Box::pin(async move {
         let store = store.ok_or(Refusal::NoKeyStore)?;
         let done = tokio::task::spawn_blocking(move || work(&store)).await;
-        // The task is lost only while the process stops.
+        // The task is lost if it panics, and while the process stops.
         done.map_err(|_stopping| Refusal::Keys(KeyStoreError::Replaced))?
     })
 }

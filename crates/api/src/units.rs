@@ -80,9 +80,7 @@ pub fn widen(value: f32) -> f64 {
 
 /// A duration in milliseconds for people: rounded to whole microseconds.
 pub fn to_millis(duration: Duration) -> f64 {
-    // A `u32` converts without loss; 71 minutes are more than any figure that is shown in this
-    // unit.
-    f64::from(u32::try_from(to_micros(duration)).unwrap_or(u32::MAX)) / 1e3
+    to_micros(duration) as f64 / 1e3
 }
 
 /// A number of bytes, written in YAML as `64KiB`, `32MiB`, `1GiB` or `512B`.

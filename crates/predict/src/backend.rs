@@ -190,7 +190,7 @@ impl BackendPredictor {
             wait_curve,
             factors: self.residual.all_factors(),
             front_end_us: self.prefill_learner.front_end_us(),
-            tokenizer_token_us: self.tokenizer_learner.token_us(),
+            tokenizer_token_us: self.tokenizer_learner.token_us(self.coefficients.token_us),
             mean_output_tokens: self.lengths.mean_tokens(),
             pace_factor: self.pace_learner.factor(),
             pace_p90_factor: self.pace_spread_learner.factor(),

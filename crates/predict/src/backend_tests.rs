@@ -233,7 +233,7 @@ fn front_end_that_grows_with_the_prompt_is_learned() {
         predictor.ended(&mut ticket, Some(1), true, now_us + true_us);
         now_us += 1e6;
     }
-    let learned = predictor.learned_state().tokenizer_learner.token_us();
+    let learned = predictor.learned_state().tokenizer_learner.token_us(TRUE.token_us);
     // Attention to a longer prefix takes the rest.
     assert!((2.0..=3.2).contains(&learned), "{learned}");
 }

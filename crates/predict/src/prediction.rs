@@ -138,6 +138,9 @@ pub struct Prediction {
     pub front_end_us: f64,
     /// The part of `front_end_us` that grows with the prompt.
     pub tokenizer_us: f64,
+    /// The part of `tokenizer_us` in which the current step goes on: the request waits for that
+    /// step by as much less.
+    pub hidden_us: f64,
     /// The time of the tokens after the first, if the response comes in one piece.
     pub decode_us: f64,
     /// The time to the first token by these terms, before it is corrected.
@@ -219,6 +222,8 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
     let steps_us = steps_of(view.queued.tokens + uncached_tokens, budget_tokens) * step_us;
     let stall_us = view.silence.remaining_us(step_us, view.in_batch.time_us, now_us);
     let current_us = current_step_us(view, step_us, budget_tokens, now_us + front_end_us);
+    let hidden_us =
+        current_step_us(view, step_us, budget_tokens, now_us + view.front_end_us) - current_us;
     let (phase_us, in_batch_us) =
         if view.in_batch.tokens > 0.0 { (0.0, current_us) } else { (current_us, 0.0) };
     let backlog_us = in_batch_us + view.queued.time_us;
@@ -249,6 +254,7 @@ pub(crate) fn predict(view: &EngineView<'_>, request: &RequestShape, now_us: f64
         phase_us,
         front_end_us,
         tokenizer_us,
+        hidden_us,
         decode_us,
         raw_ttft_us,
         regime,

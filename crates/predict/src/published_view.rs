@@ -144,7 +144,7 @@ impl PublishedView {
     /// there since long ago.
     #[inline(always)]
     fn silence(&self) -> Silence {
-        let until_us = self.silent_until_us.get();
+        let until_us = f64::from_bits(self.silent_until_us.0.load(Ordering::Acquire));
         Silence { since_us: self.silent_since_us.get(), until_us }
     }
 
@@ -218,7 +218,6 @@ impl PublishedView {
             (&self.pause_factor, view.pauses.factor),
             (&self.pause_rest_us, view.pauses.rest_us),
             (&self.silent_since_us, view.silence.since_us),
-            (&self.silent_until_us, view.silence.until_us),
             (&self.tightest_tpot_us, extras.tightest_tpot_us),
             (&self.batch_share, extras.batch_share),
             (&self.oldest_due_at_us, extras.oldest_due_at_us),
@@ -226,10 +225,11 @@ impl PublishedView {
             (&self.first_token_count, extras.first_token_count),
             (&self.is_trusted, f64::from(u8::from(extras.is_trusted))),
         ];
-        // In order: `silence` relies on the end of a silence to be written after its start.
         for (place, number) in numbers {
             place.set(number);
         }
+        // After `silent_since_us`, on every processor: see `silence`.
+        self.silent_until_us.0.store(view.silence.until_us.to_bits(), Ordering::Release);
         self.batch_ratios.store(batch_ratios.to_bits(), Ordering::Relaxed);
         for ([mean, p90], factors) in self.factors.iter().zip(view.factors.0) {
             mean.set(factors.mean);

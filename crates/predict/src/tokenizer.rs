@@ -15,9 +15,15 @@ const PRIOR_TOKEN_US: f64 = 5.0;
 /// The least share of a prompt that is cached if its time says something: that of a computed prompt
 /// says more of the cost of computing it.
 const MIN_CACHED_SHARE: f64 = 0.5;
-/// The largest time per token of a sample, as a share of that of computing a token: a prompt that
-/// takes longer had less cached than believed.
+/// The largest time per token, as a share of that of computing one: a prompt that takes longer had
+/// less cached than believed.
 const MAX_TOKEN_SHARE: f64 = 0.5;
+/// The number of standard deviations by which a sample may be off.
+const MAX_DEVIATIONS: f64 = 3.0;
+/// The number of first samples that may be off by more.
+const FIRST_SAMPLES: f64 = 8.0;
+/// The weight that what was learned keeps as a prior.
+const PRIOR_WEIGHT: f64 = 0.1;
 
 /// A first token of a request that was alone with the streams of its engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,6 +43,8 @@ pub(super) struct TokenizerSample {
 /// relative to the predicted time. The constant is not used: it is an error of the other terms.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct TokenizerLearner {
+    /// The number of samples, decayed as the sums are.
+    samples: f64,
     /// The weighted sums of 1, tokens, squared tokens, times, and products of tokens and times.
     weight: f64,
     tokens: f64,
@@ -50,12 +58,27 @@ impl TokenizerLearner {
     pub(super) fn learn(&mut self, sample: &TokenizerSample) {
         let TokenizerSample { prompt_tokens, cached_tokens, time_us, predicted_us, token_us } =
             *sample;
-        let is_useful = cached_tokens >= MIN_CACHED_SHARE * prompt_tokens
-            && time_us <= (MAX_TOKEN_SHARE * token_us).max(PRIOR_TOKEN_US) * prompt_tokens;
+        let noise_us = NOISE * predicted_us;
+        // With room for the noise: without it, long times of short prompts would be left out and
+        // short ones not, and that alone would be a slope.
+        let max_us = max_token_us(token_us) * prompt_tokens + MAX_DEVIATIONS * noise_us;
+        let is_useful = cached_tokens >= MIN_CACHED_SHARE * prompt_tokens && time_us <= max_us;
         if !is_useful || !time_us.is_finite() || predicted_us <= 0.0 {
             return;
         }
-        let weight = (NOISE * predicted_us).powi(-2);
+        // One long prompt that was cached in part would outweigh hundreds of short ones.
+        let time_us = if self.samples < FIRST_SAMPLES {
+            time_us
+        } else {
+            let slope_us = self.token_us(token_us);
+            let constant_us = (self.times - slope_us * self.tokens) / self.weight;
+            let fitted_us = constant_us + slope_us * prompt_tokens;
+            time_us
+                .max(fitted_us - MAX_DEVIATIONS * noise_us)
+                .min(fitted_us + MAX_DEVIATIONS * noise_us)
+        };
+        let weight = noise_us.powi(-2);
+        self.samples = self.samples * FORGETTING + 1.0;
         let add = |sum: &mut f64, value: f64| *sum = *sum * FORGETTING + weight * value;
         add(&mut self.weight, 1.0);
         add(&mut self.tokens, prompt_tokens);
@@ -64,16 +87,31 @@ impl TokenizerLearner {
         add(&mut self.products, prompt_tokens * time_us);
     }
 
-    /// Returns the time per token of a prompt, in microseconds; 0 before anything is known.
-    pub(crate) fn token_us(&self) -> f64 {
+    /// Returns the time per token of a prompt, in microseconds, on an engine that computes a token
+    /// in `computed_us`; 0 before anything is known.
+    pub(crate) fn token_us(&self, computed_us: f64) -> f64 {
         if self.weight <= 0.0 {
             return 0.0;
         }
         let covariance = self.products - self.tokens * self.times / self.weight;
         let variance = self.squares - self.tokens * self.tokens / self.weight;
         // The prior: prompts of one length show no slope.
-        (covariance / (variance + PRIOR_TOKEN_US.powi(-2))).max(0.0)
+        let slope_us = covariance / (variance + PRIOR_TOKEN_US.powi(-2));
+        slope_us.max(0.0).min(max_token_us(computed_us))
     }
+
+    /// Keeps what was learned as a prior for a new version of the engine, or for another backend.
+    pub(super) fn demote_to_prior(&mut self) {
+        let Self { samples, weight, tokens, squares, times, products } = self;
+        for sum in [samples, weight, tokens, squares, times, products] {
+            *sum *= PRIOR_WEIGHT;
+        }
+    }
+}
+
+/// Returns the largest time per token, on an engine that computes one in `computed_us`.
+fn max_token_us(computed_us: f64) -> f64 {
+    (MAX_TOKEN_SHARE * computed_us).max(PRIOR_TOKEN_US)
 }
 
 #[cfg(test)]
@@ -94,7 +132,7 @@ mod tests {
     fn learned(samples: impl Iterator<Item = TokenizerSample>) -> f64 {
         let mut learner = TokenizerLearner::default();
         samples.for_each(|one| learner.learn(&one));
-        learner.token_us()
+        learner.token_us(45.0)
     }
 
     #[test]
@@ -109,7 +147,7 @@ mod tests {
 
     #[test]
     fn nothing_is_learned_from_one_length_or_computed_prompts() {
-        assert_eq!(TokenizerLearner::default().token_us(), 0.0);
+        assert_eq!(TokenizerLearner::default().token_us(45.0), 0.0);
         assert!(learned((0..60).map(|_| sample(8_000.0, 24_000.0))) < 0.01);
         let computed = (1..60_u32).map(|n| {
             let tokens = f64::from(n) * 500.0;
@@ -117,10 +155,37 @@ mod tests {
         });
         assert_eq!(learned(computed), 0.0);
         // The engine had nothing of them cached.
-        let evicted = (1..60_u32).map(|n| sample(f64::from(n) * 500.0, f64::from(n) * 22_000.0));
+        let evicted = (8..60_u32).map(|n| sample(f64::from(n) * 500.0, f64::from(n) * 32_000.0));
         assert_eq!(learned(evicted), 0.0);
         // Shorter with longer prompts: chance.
         let inverse = (1..60_u32).map(|n| sample(f64::from(n) * 500.0, 60_000.0 / f64::from(n)));
         assert_eq!(learned(inverse), 0.0);
+    }
+
+    /// Noise that is as large as that of the learner, of many short prompts.
+    #[test]
+    fn noise_is_no_slope() {
+        let noise = |n: u32| f64::from(n.wrapping_mul(2_654_435_761) >> 16) / 32_768.0 - 1.0;
+        let samples = (0..400_u32).map(|n| TokenizerSample {
+            prompt_tokens: 100.0 + f64::from(n * 7 % 190) * 10.0,
+            cached_tokens: 100.0 + f64::from(n * 7 % 190) * 10.0,
+            ..sample(0.0, 20_000.0 * noise(n))
+        });
+        let found = learned(samples);
+        assert!(found < 1.5, "{found}");
+    }
+
+    #[test]
+    fn one_long_prompt_that_was_cached_in_part_changes_little() {
+        let honest = (0..300_u32).map(|n| sample(2_000.0 + f64::from(n * 7 % 180) * 100.0, 0.0));
+        let long = sample(128_000.0, 2_500_000.0);
+        let found = learned(honest.chain([long]));
+        assert!(found < 1.0, "{found}");
+        // The largest slope is bounded as well.
+        let steep = (0..200_u32).map(|n| match n % 2 {
+            0 => TokenizerSample { predicted_us: 100_000.0, ..sample(1_000.0, -95_000.0) },
+            _ => TokenizerSample { predicted_us: 100_000.0, ..sample(2_000.0, 40_000.0) },
+        });
+        assert!(learned(steep) <= 22.5);
     }
 }

@@ -63,6 +63,7 @@ impl BackendPredictor {
     fn demote_to_prior(&mut self) {
         self.step_learner.demote_to_prior();
         self.prefill_learner.demote_to_prior();
+        self.tokenizer_learner.demote_to_prior();
         self.residual = Residual::default();
         self.learned_at_us = f64::NEG_INFINITY;
         self.update_coefficients();

@@ -35,18 +35,16 @@ impl BackendPredictor {
     /// Learns from a first token how long its prompt took, with the prompts that came together with
     /// it.
     pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now_us: f64) {
-        // The time at which the prompt would have left a front end that takes no time.
-        let left_at_us = prompt.sent_at_us + prompt.tokenizer_us;
         let Some(first_step) = prompt.first_step else {
             // It came before the step was seen to end, or before the front end was over.
-            return self.prefill_learner.bound_front_end(now_us - left_at_us);
+            return self.bound_front_end(prompt, now_us);
         };
         let (tokens, step_us) = (ticket.request.uncached_tokens(), self.step_us());
         if now_us - first_step.at_us < SAME_STEP_SHARE * step_us {
             // No prompt is computed in no time: it was there when that step started, so the front
             // end takes less.
             let there_at_us = self.step_started_at_us.unwrap_or(now_us - step_us);
-            return self.prefill_learner.bound_front_end(there_at_us - left_at_us);
+            return self.bound_front_end(prompt, there_at_us);
         }
         let first = FirstToken {
             now_us,
@@ -72,16 +70,26 @@ impl BackendPredictor {
         }
     }
 
+    /// Learns that a prompt had passed the front end at `there_at_us`.
+    fn bound_front_end(&mut self, prompt: &Prompt, there_at_us: f64) {
+        let passed_us = there_at_us - prompt.sent_at_us;
+        // A prompt that came before its tokenizer could be done says nothing of the rest.
+        if prompt.tokenizer_us <= passed_us.max(0.0) {
+            self.prefill_learner.bound_front_end(passed_us - prompt.tokenizer_us);
+        }
+    }
+
     /// Learns from a first token how long the front end takes for a prompt of its length, if no
     /// other prompt was there.
     pub(super) fn learn_tokenizer(&mut self, ticket: &Ticket, now_us: f64) {
-        let Prediction { tokens_ahead, raw_ttft_us, tokenizer_us, stall_us, .. } =
+        let Prediction { tokens_ahead, raw_ttft_us, tokenizer_us, hidden_us, stall_us, .. } =
             ticket.prediction;
         let is_alone = tokens_ahead <= 0.0 && ticket.number == self.sent_count;
         if !is_alone || stall_us > 0.0 {
             return;
         }
-        let predicted_us = raw_ttft_us - tokenizer_us;
+        // Without what is believed of the tokenizer: else a belief would confirm itself.
+        let predicted_us = raw_ttft_us - tokenizer_us + hidden_us;
         self.tokenizer_learner.learn(&TokenizerSample {
             prompt_tokens: ticket.request.prompt_tokens,
             cached_tokens: ticket.request.cached_tokens,
