@@ -22,7 +22,7 @@ const MAX_TOKEN_SHARE: f64 = 0.5;
 const MAX_DEVIATIONS: f64 = 3.0;
 /// The number of first samples that may be off by more.
 const FIRST_SAMPLES: f64 = 8.0;
-/// The weight that what was learned keeps as a prior.
+/// The share of its weight that learned state keeps as a prior.
 const PRIOR_WEIGHT: f64 = 0.1;
 
 /// A first token of a request that was alone with the streams of its engine.
