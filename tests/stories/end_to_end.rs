@@ -82,12 +82,16 @@ fn prepare() -> Result<PathBuf, String> {
         return Ok(python);
     }
     run(Command::new("python3").args(["-m", "venv"]).arg(&home), "no python3 with venv")?;
-    run(
-        Command::new(&python)
-            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
-            .arg(cases().join("requirements.txt")),
-        "the Python packages cannot be installed",
-    )?;
+    let install = || {
+        run(
+            Command::new(&python)
+                .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-r"])
+                .arg(cases().join("requirements.txt")),
+            "the Python packages cannot be installed",
+        )
+    };
+    // pip tries a connection again, but not a package that came incomplete.
+    install().or_else(|_| install()).or_else(|_| install())?;
     std::fs::write(&mark, wanted).unwrap();
     Ok(python)
 }
@@ -96,9 +100,10 @@ fn run(command: &mut Command, failure: &str) -> Result<(), String> {
     match command.output() {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            let last = errors.lines().last().unwrap_or_default().to_owned();
-            Err(format!("{failure}: {last}"))
+            // pip ends its output with an empty line.
+            let text = [output.stdout, output.stderr].concat();
+            let text = String::from_utf8_lossy(&text);
+            Err(format!("{failure} ({}): {}", output.status, text.trim()))
         }
         Err(error) => Err(format!("{failure}: {error}")),
     }

@@ -12,6 +12,9 @@ const NOISE: f64 = 0.3;
 /// The prior standard deviation of the time per token, in microseconds. Tokenizers of Hugging Face
 /// take 1 to 5 µs per token.
 const PRIOR_TOKEN_US: f64 = 5.0;
+/// The prior standard deviation of the error of the time in which a token is computed, in
+/// microseconds.
+const PRIOR_COMPUTED_US: f64 = 50.0;
 /// The least share of a prompt that is cached if its time says something: that of a computed prompt
 /// says more of the cost of computing it.
 const MIN_CACHED_SHARE: f64 = 0.5;
@@ -22,6 +25,8 @@ const MAX_TOKEN_SHARE: f64 = 0.5;
 const MAX_DEVIATIONS: f64 = 3.0;
 /// The number of first samples that may be off by more.
 const FIRST_SAMPLES: f64 = 8.0;
+/// The least share of the believed time of the tokenizer in which a first token can come.
+const MIN_BELIEVED_SHARE: f64 = 0.5;
 /// The share of its weight that learned state keeps as a prior.
 const PRIOR_WEIGHT: f64 = 0.1;
 
@@ -39,18 +44,32 @@ pub(super) struct TokenizerSample {
     pub(super) token_us: f64,
 }
 
-/// Linear least squares with forgetting on `time_us = constant + prompt_tokens x token_us`,
-/// relative to the predicted time. The constant is not used: it is an error of the other terms.
+/// Linear least squares with forgetting on `time_us = constant + prompt_tokens x token_us +
+/// uncached_tokens x error_us`, relative to the predicted time. Neither the constant nor `error_us`
+/// is used: they are errors of the other terms, and must not become a time of the tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct TokenizerLearner {
     /// The number of samples, decayed as the sums are.
     samples: f64,
-    /// The weighted sums of 1, tokens, squared tokens, times, and products of tokens and times.
+    /// The weighted sums of 1, the tokens of prompts, those of them that are not cached, and times;
+    /// then of their squares and products.
     weight: f64,
     tokens: f64,
-    squares: f64,
+    uncached: f64,
     times: f64,
+    squares: f64,
+    uncached_squares: f64,
+    tokens_uncached: f64,
     products: f64,
+    uncached_products: f64,
+}
+
+/// A line through the samples.
+#[derive(Debug, Clone, Copy)]
+struct Fit {
+    constant_us: f64,
+    token_us: f64,
+    error_us: f64,
 }
 
 impl TokenizerLearner {
@@ -66,46 +85,85 @@ impl TokenizerLearner {
         if !is_useful || !time_us.is_finite() || predicted_us <= 0.0 {
             return;
         }
+        let uncached = prompt_tokens - cached_tokens;
         // One long prompt that was cached in part would outweigh hundreds of short ones.
-        let time_us = if self.samples < FIRST_SAMPLES {
-            time_us
-        } else {
-            let slope_us = self.token_us(token_us);
-            let constant_us = (self.times - slope_us * self.tokens) / self.weight;
-            let fitted_us = constant_us + slope_us * prompt_tokens;
-            time_us
-                .max(fitted_us - MAX_DEVIATIONS * noise_us)
-                .min(fitted_us + MAX_DEVIATIONS * noise_us)
+        let time_us = match self.fit(token_us).filter(|_| self.samples >= FIRST_SAMPLES) {
+            None => time_us,
+            Some(Fit { constant_us, token_us, error_us }) => {
+                let fitted_us = constant_us + token_us * prompt_tokens + error_us * uncached;
+                time_us
+                    .max(fitted_us - MAX_DEVIATIONS * noise_us)
+                    .min(fitted_us + MAX_DEVIATIONS * noise_us)
+            }
         };
         let weight = noise_us.powi(-2);
         self.samples = self.samples * FORGETTING + 1.0;
         let add = |sum: &mut f64, value: f64| *sum = *sum * FORGETTING + weight * value;
         add(&mut self.weight, 1.0);
         add(&mut self.tokens, prompt_tokens);
-        add(&mut self.squares, prompt_tokens * prompt_tokens);
+        add(&mut self.uncached, uncached);
         add(&mut self.times, time_us);
+        add(&mut self.squares, prompt_tokens * prompt_tokens);
+        add(&mut self.uncached_squares, uncached * uncached);
+        add(&mut self.tokens_uncached, prompt_tokens * uncached);
         add(&mut self.products, prompt_tokens * time_us);
+        add(&mut self.uncached_products, uncached * time_us);
+    }
+
+    /// Learns from the time to any first token, whose tokenizer was believed to take
+    /// `tokenizer_us`: if it came much earlier, the engine has changed. A belief that is too large
+    /// keeps away the requests that would correct it little by little.
+    pub(super) fn bound(&mut self, tokenizer_us: f64, ttft_us: f64) {
+        if ttft_us < MIN_BELIEVED_SHARE * tokenizer_us {
+            *self = Self::default();
+        }
     }
 
     /// Returns the time per token of a prompt, in microseconds, on an engine that computes a token
     /// in `computed_us`; 0 before anything is known.
     pub(crate) fn token_us(&self, computed_us: f64) -> f64 {
+        self.fit(computed_us).map_or(0.0, |fit| fit.token_us)
+    }
+
+    /// Returns the line through the samples; `None` before there are any. The priors of both slopes
+    /// are 0, so prompts of one length show none.
+    fn fit(&self, computed_us: f64) -> Option<Fit> {
         if self.weight <= 0.0 {
-            return 0.0;
+            return None;
         }
-        let covariance = self.products - self.tokens * self.times / self.weight;
-        let variance = self.squares - self.tokens * self.tokens / self.weight;
-        // The prior: prompts of one length show no slope.
-        let slope_us = covariance / (variance + PRIOR_TOKEN_US.powi(-2));
-        slope_us.max(0.0).min(max_token_us(computed_us))
+        let covariance = |products: f64, one: f64, other: f64| products - one * other / self.weight;
+        let (tokens, uncached, times) = (self.tokens, self.uncached, self.times);
+        let token_variance = covariance(self.squares, tokens, tokens) + PRIOR_TOKEN_US.powi(-2);
+        let uncached_variance =
+            covariance(self.uncached_squares, uncached, uncached) + PRIOR_COMPUTED_US.powi(-2);
+        let both = covariance(self.tokens_uncached, tokens, uncached);
+        let token_times = covariance(self.products, tokens, times);
+        let uncached_times = covariance(self.uncached_products, uncached, times);
+        let determinant = token_variance * uncached_variance - both * both;
+        let slope_us = (token_times * uncached_variance - uncached_times * both) / determinant;
+        let token_us = slope_us.max(0.0).min(max_token_us(computed_us));
+        let error_us = (uncached_times - token_us * both) / uncached_variance;
+        let constant_us = (times - token_us * tokens - error_us * uncached) / self.weight;
+        Some(Fit { constant_us, token_us, error_us })
     }
 
     /// Keeps what was learned as a prior for a new version of the engine, or for another backend.
     pub(super) fn demote_to_prior(&mut self) {
-        let Self { samples, weight, tokens, squares, times, products } = self;
-        for sum in [samples, weight, tokens, squares, times, products] {
-            *sum *= PRIOR_WEIGHT;
-        }
+        let Self {
+            samples,
+            weight,
+            tokens,
+            uncached,
+            times,
+            squares,
+            uncached_squares,
+            tokens_uncached,
+            products,
+            uncached_products,
+        } = self;
+        let linear = [samples, weight, tokens, uncached, times];
+        let squared = [squares, uncached_squares, tokens_uncached, products, uncached_products];
+        linear.into_iter().chain(squared).for_each(|sum| *sum *= PRIOR_WEIGHT);
     }
 }
 

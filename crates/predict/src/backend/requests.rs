@@ -99,9 +99,10 @@ impl BackendPredictor {
         if ticket.emitted_tokens > 0 {
             return;
         }
-        let Prediction { raw_ttft_us, regime, .. } = ticket.prediction;
+        let Prediction { raw_ttft_us, regime, tokenizer_us, .. } = ticket.prediction;
         let took_us = now_us - ticket.sent_at_us;
         self.learned_at_us = now_us;
+        self.tokenizer_learner.bound(tokenizer_us, took_us);
         // First of all: a limit shows in the streams beside which the request waited.
         self.learn_limits(ticket, now_us);
         self.waiting_count = self.waiting_count.saturating_sub(1);

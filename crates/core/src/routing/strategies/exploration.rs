@@ -2,7 +2,7 @@
 //! nothing new is learned about it. A share of the requests that may be late goes to a backend of
 //! which little is known, or nothing new for a while.
 
-use penstock_scoring::{Candidate, Objectives, RequestFeatures};
+use penstock_scoring::{Candidate, Objectives, PredictedLatency, RequestFeatures};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -16,10 +16,15 @@ const SECOND_SHARE: f64 = 0.25;
 /// The number of first tokens that show how fast a backend is: what was believed of its front end
 /// counts until then.
 const SHOWN: f32 = 8.0;
+/// The time after which an idle backend is tried again, by how much longer a response is predicted
+/// to take there than on the fastest one: tries take at most 1 % longer.
+const RETRY_FACTOR: f32 = 100.0;
+/// The least time after which it is tried, in milliseconds.
+const MIN_RETRY_MS: f32 = 1000.0;
 
 /// Returns the candidate that the request explores instead of `chosen`, if it does. Backends with
-/// trusted predictions are excluded, so that slow ones stay unused, but for laggards that may have
-/// recovered. So are stalled ones: they get a single request once they may work again.
+/// trusted predictions are excluded, but for idle ones that may have recovered. So are stalled ones:
+/// they get a single request once they may work again.
 pub(super) fn explored(
     features: &RequestFeatures,
     candidates: &[Candidate],
@@ -32,12 +37,11 @@ pub(super) fn explored(
     if second.is_some() && (may_be_late || is_late(candidates.get(chosen)?, objectives)) {
         return second.filter(|_| rng.random::<f64>() < SECOND_SHARE);
     }
-    if !may_be_late {
-        return None;
-    }
     let fastest = laggards::fastest(candidates);
-    let is_of_use =
-        |one: &Candidate| is_unknown(one) || laggards::is_tried_again(one, fastest.as_ref());
+    let is_of_use = |one: &Candidate| match may_be_late {
+        true => is_unknown(one) || is_due(one, fastest.as_ref()),
+        false => is_due(one, fastest.as_ref()) && !is_late(one, objectives),
+    };
     let count = candidates.iter().filter(|one| is_of_use(one)).count();
     // If none is trusted, all of them get requests anyway.
     if count == 0 || count == candidates.len() || rng.random::<f64>() >= SHARE {
@@ -50,6 +54,15 @@ pub(super) fn explored(
 
 fn is_unknown(one: &Candidate) -> bool {
     one.prediction.is_some_and(|one| !one.is_trusted && one.stall <= 0.0)
+}
+
+/// Returns whether a backend is predicted to be slower than the fastest one, but has been idle for
+/// so long that it is tried again.
+fn is_due(one: &Candidate, fastest: Option<&PredictedLatency>) -> bool {
+    let (Some(fastest), Some(prediction)) = (fastest, &one.prediction) else { return false };
+    let lost = laggards::whole(prediction) - laggards::whole(fastest);
+    let retry_ms = (RETRY_FACTOR * lost).clamp(MIN_RETRY_MS, laggards::RETRY_MS);
+    lost > 0.0 && prediction.stall <= 0.0 && laggards::may_have_recovered(one, retry_ms)
 }
 
 /// Returns the backend to compare the only one with that has shown how fast it is: of those that
@@ -76,7 +89,6 @@ mod tests {
     use rand::SeedableRng;
 
     use super::*;
-    use penstock_scoring::PredictedLatency;
 
     fn counts(objectives: Objectives, trusted: &[bool]) -> Vec<u32> {
         let prediction = |is_trusted: &bool| PredictedLatency {
@@ -147,8 +159,17 @@ mod tests {
         assert_eq!(counts(any, &[known, laggard])[1], 0, "it stays unused");
         let later = PredictedLatency { since_learned: 61_000.0, ..laggard };
         assert!(is_rare(&[known, later]), "it may have recovered");
-        let slow = PredictedLatency { alone: 3000.0, ..later };
-        assert_eq!(counts(any, &[known, slow])[1], 0, "it gets requests when others are full");
+        // A request there takes 100 ms longer, which is a share of 1 % in 10 s.
+        let slower =
+            PredictedLatency { ttft: 1100.0, ttft_p90: 1100.0, since_learned: 9_900.0, ..known };
+        assert_eq!(counts(any, &[known, slower])[1], 0, "it would cost too much");
+        let later = PredictedLatency { since_learned: 10_100.0, ..slower };
+        assert!(is_rare(&[known, later]), "it may have become faster");
+        let busy = PredictedLatency { requests: 1.0, ..later };
+        assert_eq!(counts(any, &[known, busy])[1], 0, "it is learned from");
+        let strict = |ttft_ms| counts(within(ttft_ms), &[known, later])[1];
+        assert_eq!(strict(1050.0), 0, "it would be late");
+        assert!((150..250).contains(&strict(2000.0)), "it would be in time");
         assert_eq!(counts(any, &[adopted, adopted]), [0, 0], "all get requests anyway");
     }
 }

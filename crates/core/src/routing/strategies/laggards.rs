@@ -12,23 +12,18 @@ use crate::routing::recorder::Recorder;
 const FACTOR: f32 = 4.0;
 /// The time after which an idle laggard may get a request again, in milliseconds: nothing else
 /// shows that it has recovered.
-const RETRY_MS: f32 = 60_000.0;
+pub(super) const RETRY_MS: f32 = 60_000.0;
 
 /// Drops the laggards among the candidates. The one that they are compared with stays.
 pub(super) fn exclude<R: Recorder>(candidates: &mut Vec<Candidate>, recorder: &mut R) {
     let Some(fastest) = fastest(candidates) else { return };
     candidates.retain(|one| {
-        let is_kept = !is_laggard(one, &fastest) || may_have_recovered(one);
+        let is_kept = !is_laggard(one, &fastest) || may_have_recovered(one, RETRY_MS);
         if !is_kept {
             recorder.excluded(one.row, RejectReason::Slower);
         }
         is_kept
     });
-}
-
-/// Returns whether a candidate is a laggard that was kept to be tried again.
-pub(super) fn is_tried_again(one: &Candidate, fastest: Option<&PredictedLatency>) -> bool {
-    fastest.is_some_and(|fastest| is_laggard(one, fastest)) && may_have_recovered(one)
 }
 
 /// Returns the prediction of the candidate with the shortest response, of those that have sent at
@@ -48,14 +43,14 @@ fn is_laggard(one: &Candidate, fastest: &PredictedLatency) -> bool {
     })
 }
 
-/// Returns whether a backend is idle and has shown nothing for [`RETRY_MS`].
-fn may_have_recovered(one: &Candidate) -> bool {
-    let is_long_idle = |one: &PredictedLatency| one.requests < 1.0 && one.since_learned > RETRY_MS;
+/// Returns whether a backend is idle and has shown nothing for `retry_ms`.
+pub(super) fn may_have_recovered(one: &Candidate, retry_ms: f32) -> bool {
+    let is_long_idle = |one: &PredictedLatency| one.requests < 1.0 && one.since_learned > retry_ms;
     one.prediction.as_ref().is_some_and(is_long_idle)
 }
 
 /// Returns the time of a whole response with what runs there, in milliseconds.
-fn whole(one: &PredictedLatency) -> f32 {
+pub(super) fn whole(one: &PredictedLatency) -> f32 {
     // Predictions of idle and of busy engines are corrected by different factors, so that a
     // response may seem to take longer alone than beside others. Without the bound even the fastest
     // one would be dropped.
