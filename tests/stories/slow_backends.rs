@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::Pace;
+use penstock_mock::{Fault, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{chat, request, streaming_chat};
@@ -62,4 +62,28 @@ fn popular_prompts_leave_a_backend_that_is_many_times_slower() {
         send(0);
         assert_eq!(fleet.a().counters().requests, before + 1, "{strategy}");
     }
+}
+
+/// Only a request shows that an idle backend has become faster: sessions stay where they are.
+#[test]
+fn backend_that_was_slow_is_used_again() {
+    let engines = vec![engine("a", pace(2, 1)), engine("b", pace(10, 1))];
+    let late = Fault::SlowHead(Duration::from_millis(30));
+    let setup = Setup { strategy: "slo", routing: "predict: true", ..Setup::default() };
+    let penstock = Penstock::start(&yaml(&engines, &["m", "m"], setup));
+    let fleet = Fleet { penstock, engines };
+    let send = |number: usize| {
+        let body = streaming_chat("m", &format!("{number} is the number of this prompt"));
+        assert_eq!(fleet.penstock.post(CHAT, &body).status, 200);
+    };
+    let served_by_a_of = |numbers: std::ops::Range<usize>| {
+        let before = fleet.a().counters().requests;
+        numbers.for_each(send);
+        fleet.a().counters().requests - before
+    };
+    fleet.a().always(Some(late));
+    (0..50).find(|batch| served_by_a_of(batch * 20..batch * 20 + 20) == 0).expect("it is left");
+    fleet.a().always(None);
+    let is_used = |batch: &usize| served_by_a_of(batch * 20..batch * 20 + 20) > 15;
+    (50..500).find(is_used).expect("it is tried, and found to be faster");
 }

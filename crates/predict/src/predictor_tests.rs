@@ -202,11 +202,7 @@ fn learned_state_keeps_the_names_of_its_fields() {
         (&state["steps"], "weights covariance gaps deviation unexplained drift relearning batches"),
         (&state["steps"]["batches"], "ratios steps"),
         (&state["prefill"], "weights covariance samples"),
-        (
-            &state["tokenizer"],
-            "samples weight tokens uncached times squares uncached_squares tokens_uncached products \
-             uncached_products",
-        ),
+        (&state["tokenizer"], "samples weight tokens squares times products work"),
         (
             &state["residual"],
             "bias percentile seen since_change usual is_relearning known covered error",

@@ -12,9 +12,8 @@ const NOISE: f64 = 0.3;
 /// The prior standard deviation of the time per token, in microseconds. Tokenizers of Hugging Face
 /// take 1 to 5 µs per token.
 const PRIOR_TOKEN_US: f64 = 5.0;
-/// The prior standard deviation of the error of the time in which a token is computed, in
-/// microseconds.
-const PRIOR_COMPUTED_US: f64 = 50.0;
+/// The prior standard deviation of the error of the time in which a prompt is computed, as a share.
+const PRIOR_WORK_ERROR: f64 = 1.0;
 /// The least share of a prompt that is cached if its time says something: that of a computed prompt
 /// says more of the cost of computing it.
 const MIN_CACHED_SHARE: f64 = 0.5;
@@ -25,7 +24,7 @@ const MAX_TOKEN_SHARE: f64 = 0.5;
 const MAX_DEVIATIONS: f64 = 3.0;
 /// The number of first samples that may be off by more.
 const FIRST_SAMPLES: f64 = 8.0;
-/// The least share of the believed time of the tokenizer in which a first token can come.
+/// The least share of a believed time in which a first token can come.
 const MIN_BELIEVED_SHARE: f64 = 0.5;
 /// The share of its weight that learned state keeps as a prior.
 const PRIOR_WEIGHT: f64 = 0.1;
@@ -36,6 +35,8 @@ pub(super) struct TokenizerSample {
     /// The tokens of the prompt, and those of them that were believed to be cached.
     pub(super) prompt_tokens: f64,
     pub(super) cached_tokens: f64,
+    /// The predicted time in which the engine computes the others.
+    pub(super) work_us: f64,
     /// The time to the first token beyond the prediction without a tokenizer.
     pub(super) time_us: f64,
     /// That prediction.
@@ -45,23 +46,21 @@ pub(super) struct TokenizerSample {
 }
 
 /// Linear least squares with forgetting on `time_us = constant + prompt_tokens x token_us +
-/// uncached_tokens x error_us`, relative to the predicted time. Neither the constant nor `error_us`
-/// is used: they are errors of the other terms, and must not become a time of the tokenizer.
+/// work_us x work_error`, relative to the predicted time. Neither the constant nor `work_error` is
+/// used: they are errors of the other terms, and must not become a time of the tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct TokenizerLearner {
     /// The number of samples, decayed as the sums are.
     samples: f64,
-    /// The weighted sums of 1, the tokens of prompts, those of them that are not cached, and times;
-    /// then of their squares and products.
+    /// The weighted sums of 1, tokens, squared tokens, times, and products of tokens and times.
     weight: f64,
     tokens: f64,
-    uncached: f64,
-    times: f64,
     squares: f64,
-    uncached_squares: f64,
-    tokens_uncached: f64,
+    times: f64,
     products: f64,
-    uncached_products: f64,
+    /// Those of the work: its sum, squares, products with tokens, and products with times.
+    work: [f64; 4],
 }
 
 /// A line through the samples.
@@ -69,28 +68,28 @@ pub(crate) struct TokenizerLearner {
 struct Fit {
     constant_us: f64,
     token_us: f64,
-    error_us: f64,
+    work_error: f64,
 }
 
 impl TokenizerLearner {
     /// Learns from one sample, if most of the prompt was cached.
     pub(super) fn learn(&mut self, sample: &TokenizerSample) {
-        let TokenizerSample { prompt_tokens, cached_tokens, time_us, predicted_us, token_us } =
-            *sample;
+        let TokenizerSample { prompt_tokens, cached_tokens, work_us, .. } = *sample;
+        let TokenizerSample { time_us, predicted_us, token_us, .. } = *sample;
         let noise_us = NOISE * predicted_us;
         // With room for the noise: without it, long times of short prompts would be left out and
         // short ones not, and that alone would be a slope.
         let max_us = max_token_us(token_us) * prompt_tokens + MAX_DEVIATIONS * noise_us;
         let is_useful = cached_tokens >= MIN_CACHED_SHARE * prompt_tokens && time_us <= max_us;
-        if !is_useful || !time_us.is_finite() || predicted_us <= 0.0 {
+        let is_plausible = predicted_us + time_us >= MIN_BELIEVED_SHARE * predicted_us;
+        if !is_useful || !is_plausible || !time_us.is_finite() || predicted_us <= 0.0 {
             return;
         }
-        let uncached = prompt_tokens - cached_tokens;
         // One long prompt that was cached in part would outweigh hundreds of short ones.
         let time_us = match self.fit(token_us).filter(|_| self.samples >= FIRST_SAMPLES) {
             None => time_us,
-            Some(Fit { constant_us, token_us, error_us }) => {
-                let fitted_us = constant_us + token_us * prompt_tokens + error_us * uncached;
+            Some(Fit { constant_us, token_us, work_error }) => {
+                let fitted_us = constant_us + token_us * prompt_tokens + work_error * work_us;
                 time_us
                     .max(fitted_us - MAX_DEVIATIONS * noise_us)
                     .min(fitted_us + MAX_DEVIATIONS * noise_us)
@@ -101,20 +100,20 @@ impl TokenizerLearner {
         let add = |sum: &mut f64, value: f64| *sum = *sum * FORGETTING + weight * value;
         add(&mut self.weight, 1.0);
         add(&mut self.tokens, prompt_tokens);
-        add(&mut self.uncached, uncached);
-        add(&mut self.times, time_us);
         add(&mut self.squares, prompt_tokens * prompt_tokens);
-        add(&mut self.uncached_squares, uncached * uncached);
-        add(&mut self.tokens_uncached, prompt_tokens * uncached);
+        add(&mut self.times, time_us);
         add(&mut self.products, prompt_tokens * time_us);
-        add(&mut self.uncached_products, uncached * time_us);
+        let of_work = [1.0, work_us, prompt_tokens, time_us];
+        self.work.iter_mut().zip(of_work).for_each(|(sum, value)| add(sum, work_us * value));
     }
 
-    /// Learns from the time to any first token, whose tokenizer was believed to take
-    /// `tokenizer_us`: if it came much earlier, the engine has changed. A belief that is too large
-    /// keeps away the requests that would correct it little by little.
-    pub(super) fn bound(&mut self, tokenizer_us: f64, ttft_us: f64) {
-        if ttft_us < MIN_BELIEVED_SHARE * tokenizer_us {
+    /// Learns from the time to any first token that was predicted to come after `tokenizer_us` and
+    /// `rest_us`: if it came long before the tokenizer could be done, the engine has changed. A
+    /// belief that is too large keeps away the requests that would correct it little by little. A
+    /// time that the rest does not explain either, as of a cached response, shows nothing.
+    pub(super) fn bound(&mut self, tokenizer_us: f64, rest_us: f64, ttft_us: f64) {
+        let is_early = ttft_us < MIN_BELIEVED_SHARE * tokenizer_us;
+        if is_early && ttft_us >= MIN_BELIEVED_SHARE * rest_us {
             *self = Self::default();
         }
     }
@@ -132,38 +131,27 @@ impl TokenizerLearner {
             return None;
         }
         let covariance = |products: f64, one: f64, other: f64| products - one * other / self.weight;
-        let (tokens, uncached, times) = (self.tokens, self.uncached, self.times);
-        let token_variance = covariance(self.squares, tokens, tokens) + PRIOR_TOKEN_US.powi(-2);
-        let uncached_variance =
-            covariance(self.uncached_squares, uncached, uncached) + PRIOR_COMPUTED_US.powi(-2);
-        let both = covariance(self.tokens_uncached, tokens, uncached);
-        let token_times = covariance(self.products, tokens, times);
-        let uncached_times = covariance(self.uncached_products, uncached, times);
-        let determinant = token_variance * uncached_variance - both * both;
-        let slope_us = (token_times * uncached_variance - uncached_times * both) / determinant;
+        let [work, work_squares, work_tokens, work_times] = self.work;
+        let variance = covariance(self.squares, self.tokens, self.tokens) + PRIOR_TOKEN_US.powi(-2);
+        let work_variance = covariance(work_squares, work, work) + PRIOR_WORK_ERROR.powi(-2);
+        let both = covariance(work_tokens, work, self.tokens);
+        let times = covariance(self.products, self.tokens, self.times);
+        let work_times = covariance(work_times, work, self.times);
+        let slope_us =
+            (times * work_variance - work_times * both) / (variance * work_variance - both * both);
         let token_us = slope_us.max(0.0).min(max_token_us(computed_us));
-        let error_us = (uncached_times - token_us * both) / uncached_variance;
-        let constant_us = (times - token_us * tokens - error_us * uncached) / self.weight;
-        Some(Fit { constant_us, token_us, error_us })
+        let work_error = (work_times - token_us * both) / work_variance;
+        let constant_us = (self.times - token_us * self.tokens - work_error * work) / self.weight;
+        Some(Fit { constant_us, token_us, work_error })
     }
 
     /// Keeps what was learned as a prior for a new version of the engine, or for another backend.
     pub(super) fn demote_to_prior(&mut self) {
-        let Self {
-            samples,
-            weight,
-            tokens,
-            uncached,
-            times,
-            squares,
-            uncached_squares,
-            tokens_uncached,
-            products,
-            uncached_products,
-        } = self;
-        let linear = [samples, weight, tokens, uncached, times];
-        let squared = [squares, uncached_squares, tokens_uncached, products, uncached_products];
-        linear.into_iter().chain(squared).for_each(|sum| *sum *= PRIOR_WEIGHT);
+        let Self { samples, weight, tokens, squares, times, products, work } = self;
+        // The first samples are of another engine.
+        *samples = 0.0;
+        let sums = [weight, tokens, squares, times, products].into_iter().chain(work);
+        sums.for_each(|sum| *sum *= PRIOR_WEIGHT);
     }
 }
 
@@ -181,6 +169,7 @@ mod tests {
         TokenizerSample {
             prompt_tokens,
             cached_tokens: prompt_tokens - 400.0,
+            work_us: 20_000.0,
             time_us,
             predicted_us: 40_000.0,
             token_us: 45.0,
@@ -209,7 +198,11 @@ mod tests {
         assert!(learned((0..60).map(|_| sample(8_000.0, 24_000.0))) < 0.01);
         let computed = (1..60_u32).map(|n| {
             let tokens = f64::from(n) * 500.0;
-            TokenizerSample { cached_tokens: 0.0, ..sample(tokens, 3.0 * tokens) }
+            TokenizerSample {
+                cached_tokens: 0.0,
+                work_us: 3.0 * tokens,
+                ..sample(tokens, 3.0 * tokens)
+            }
         });
         assert_eq!(learned(computed), 0.0);
         // The engine had nothing of them cached.
@@ -245,5 +238,35 @@ mod tests {
             _ => TokenizerSample { predicted_us: 100_000.0, ..sample(2_000.0, 40_000.0) },
         });
         assert!(learned(steep) <= 22.5);
+    }
+
+    /// Prompts that grow with what is new in them, on an engine whose new tokens take 20 µs longer
+    /// than believed.
+    #[test]
+    fn error_of_computing_is_no_slope() {
+        let samples = (0..200_u32).map(|n| {
+            let uncached = 100.0 + f64::from(n * 7 % 30) * 60.0;
+            let tokens = 4.0 * uncached + f64::from(n * 11 % 17) * 100.0;
+            let work_us = 40.0 * uncached;
+            TokenizerSample { work_us, ..sample(tokens, 0.5 * work_us) }
+        });
+        let found = learned(samples);
+        assert!(found < 0.5, "{found}");
+    }
+
+    #[test]
+    fn first_token_before_the_tokenizer_is_done_shows_a_change() {
+        let mut learner = TokenizerLearner::default();
+        for n in 0..60_u32 {
+            let tokens = 2_000.0 + f64::from(n * 7 % 30) * 1_000.0;
+            learner.learn(&sample(tokens, 3.0 * tokens));
+        }
+        learner.bound(24_000.0, 15_000.0, 12_500.0);
+        // The response itself was cached, by a gateway.
+        learner.bound(24_000.0, 15_000.0, 7_000.0);
+        learner.learn(&sample(30_000.0, -39_000.0));
+        assert!((2.9..=3.0).contains(&learner.token_us(45.0)), "{learner:?}");
+        learner.bound(24_000.0, 15_000.0, 11_500.0);
+        assert_eq!(learner.token_us(45.0), 0.0);
     }
 }

@@ -79,21 +79,24 @@ impl BackendPredictor {
         }
     }
 
-    /// Learns from a first token how long the front end takes for a prompt of its length, if no
-    /// other prompt was there.
+    /// Learns from a first token how long the front end takes for a prompt of its length. If another
+    /// prompt was there, the time is only a bound.
     pub(super) fn learn_tokenizer(&mut self, ticket: &Ticket, now_us: f64) {
-        let Prediction { tokens_ahead, raw_ttft_us, tokenizer_us, hidden_us, stall_us, .. } =
-            ticket.prediction;
+        let Prediction { raw_ttft_us, tokenizer_us, hidden_us, work_us, .. } = ticket.prediction;
+        // Without what is believed of the tokenizer: else a belief would confirm itself.
+        let predicted_us = raw_ttft_us - tokenizer_us + hidden_us;
+        let ttft_us = now_us - ticket.sent_at_us;
+        self.tokenizer_learner.bound(tokenizer_us, predicted_us, ttft_us);
+        let Prediction { tokens_ahead, stall_us, .. } = ticket.prediction;
         let is_alone = tokens_ahead <= 0.0 && ticket.number == self.sent_count;
         if !is_alone || stall_us > 0.0 {
             return;
         }
-        // Without what is believed of the tokenizer: else a belief would confirm itself.
-        let predicted_us = raw_ttft_us - tokenizer_us + hidden_us;
         self.tokenizer_learner.learn(&TokenizerSample {
             prompt_tokens: ticket.request.prompt_tokens,
             cached_tokens: ticket.request.cached_tokens,
-            time_us: now_us - ticket.sent_at_us - predicted_us,
+            work_us,
+            time_us: ttft_us - predicted_us,
             predicted_us,
             token_us: self.coefficients.token_us,
         });

@@ -36,6 +36,8 @@ impl BackendPredictor {
         let number = self.sent_count;
         let prompt = self.new_prompt(&request, &prediction, now_us);
         if is_idle {
+            // A try that shows nothing, because its client leaves, is not repeated at once.
+            self.learned_at_us = now_us;
             // No step runs that the request would have to wait for.
             self.step_ended_at_us =
                 now_us + self.prefill_learner.front_end_us() + prediction.tokenizer_us;
@@ -99,10 +101,9 @@ impl BackendPredictor {
         if ticket.emitted_tokens > 0 {
             return;
         }
-        let Prediction { raw_ttft_us, regime, tokenizer_us, .. } = ticket.prediction;
+        let Prediction { raw_ttft_us, regime, .. } = ticket.prediction;
         let took_us = now_us - ticket.sent_at_us;
         self.learned_at_us = now_us;
-        self.tokenizer_learner.bound(tokenizer_us, took_us);
         // First of all: a limit shows in the streams beside which the request waited.
         self.learn_limits(ticket, now_us);
         self.waiting_count = self.waiting_count.saturating_sub(1);

@@ -34,19 +34,10 @@ impl Router {
         let scope = serving.cooldown_scope(input.requester);
         let cooldown = serving.state.cooldowns.covering(scope, input.now)?;
         (!cooldown.is_probed()).then_some(RoutingDecision {
-            backend: serving.id,
-            model: id,
-            row,
             strategy,
-            is_fallback: false,
             is_assumed: !is_known,
-            in_panic: false,
-            spills: false,
-            is_below_tier: false,
-            is_quality_probe: false,
-            candidates: 1,
             probe: Probe::Cooldown,
-            scores: None,
+            ..RoutingDecision::direct(serving.id, id, row)
         })
     }
 }

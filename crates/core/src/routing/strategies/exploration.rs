@@ -2,7 +2,7 @@
 //! nothing new is learned about it. A share of the requests that may be late goes to a backend of
 //! which little is known, or nothing new for a while.
 
-use penstock_scoring::{Candidate, Objectives, PredictedLatency, RequestFeatures};
+use penstock_scoring::{Candidate, Objectives, PredictedLatency, RequestFeatures, Residency};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -16,10 +16,12 @@ const SECOND_SHARE: f64 = 0.25;
 /// The number of first tokens that show how fast a backend is: what was believed of its front end
 /// counts until then.
 const SHOWN: f32 = 8.0;
-/// The time after which an idle backend is tried again, by how much longer a response is predicted
-/// to take there than on the fastest one: tries take at most 1 % longer.
+/// The share while an idle backend is due to be tried again.
+const DUE_SHARE: f64 = 0.1;
+/// The time after which it is due, by how much longer a response is predicted to take there than on
+/// the fastest one: all of its tries lose at most 1 % of the time.
 const RETRY_FACTOR: f32 = 100.0;
-/// The least time after which it is tried, in milliseconds.
+/// The least time after which it is due, in milliseconds.
 const MIN_RETRY_MS: f32 = 1000.0;
 
 /// Returns the candidate that the request explores instead of `chosen`, if it does. Backends with
@@ -38,10 +40,18 @@ pub(super) fn explored(
         return second.filter(|_| rng.random::<f64>() < SECOND_SHARE);
     }
     let fastest = laggards::fastest(candidates);
-    let is_of_use = |one: &Candidate| match may_be_late {
-        true => is_unknown(one) || is_due(one, fastest.as_ref()),
-        false => is_due(one, fastest.as_ref()) && !is_late(one, objectives),
-    };
+    let is_in_time = |one: &Candidate| may_be_late || !is_late(one, objectives);
+    let is_due = |one: &Candidate| is_due(one, fastest.as_ref()) && is_in_time(one);
+    if let Some(due) = candidates.iter().position(is_due)
+        && rng.random::<f64>() < DUE_SHARE
+    {
+        return Some(due);
+    }
+    if !may_be_late {
+        return None;
+    }
+    let is_of_use =
+        |one: &Candidate| is_unknown(one) || laggards::is_tried_again(one, fastest.as_ref());
     let count = candidates.iter().filter(|one| is_of_use(one)).count();
     // If none is trusted, all of them get requests anyway.
     if count == 0 || count == candidates.len() || rng.random::<f64>() >= SHARE {
@@ -57,12 +67,15 @@ fn is_unknown(one: &Candidate) -> bool {
 }
 
 /// Returns whether a backend is predicted to be slower than the fastest one, but has been idle for
-/// so long that it is tried again.
+/// so long that a try costs little.
 fn is_due(one: &Candidate, fastest: Option<&PredictedLatency>) -> bool {
     let (Some(fastest), Some(prediction)) = (fastest, &one.prediction) else { return false };
+    // To load a model is no try: it may take another one's place.
+    let is_loaded = matches!(one.residency, Residency::Unknown | Residency::Resident);
     let lost = laggards::whole(prediction) - laggards::whole(fastest);
-    let retry_ms = (RETRY_FACTOR * lost).clamp(MIN_RETRY_MS, laggards::RETRY_MS);
-    lost > 0.0 && prediction.stall <= 0.0 && laggards::may_have_recovered(one, retry_ms)
+    let retry_ms = (RETRY_FACTOR * lost).max(MIN_RETRY_MS);
+    let is_known = prediction.is_trusted && prediction.stall <= 0.0;
+    is_loaded && is_known && lost > 0.0 && laggards::is_idle_for(prediction, retry_ms)
 }
 
 /// Returns the backend to compare the only one with that has shown how fast it is: of those that
@@ -164,12 +177,15 @@ mod tests {
             PredictedLatency { ttft: 1100.0, ttft_p90: 1100.0, since_learned: 9_900.0, ..known };
         assert_eq!(counts(any, &[known, slower])[1], 0, "it would cost too much");
         let later = PredictedLatency { since_learned: 10_100.0, ..slower };
-        assert!(is_rare(&[known, later]), "it may have become faster");
+        assert!((1800..2200).contains(&counts(any, &[known, later])[1]), "it may be faster now");
+        let unknown = PredictedLatency { first_tokens: 0.0, is_trusted: false, ..later };
+        assert!(is_rare(&[known, known, unknown]), "it is a guess");
+        assert_eq!(counts(within(2000.0), &[known, known, unknown])[2], 0, "not with an objective");
         let busy = PredictedLatency { requests: 1.0, ..later };
         assert_eq!(counts(any, &[known, busy])[1], 0, "it is learned from");
         let strict = |ttft_ms| counts(within(ttft_ms), &[known, later])[1];
         assert_eq!(strict(1050.0), 0, "it would be late");
-        assert!((150..250).contains(&strict(2000.0)), "it would be in time");
+        assert!((1800..2200).contains(&strict(2000.0)), "it would be in time");
         assert_eq!(counts(any, &[adopted, adopted]), [0, 0], "all get requests anyway");
     }
 }

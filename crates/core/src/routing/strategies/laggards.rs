@@ -12,18 +12,23 @@ use crate::routing::recorder::Recorder;
 const FACTOR: f32 = 4.0;
 /// The time after which an idle laggard may get a request again, in milliseconds: nothing else
 /// shows that it has recovered.
-pub(super) const RETRY_MS: f32 = 60_000.0;
+const RETRY_MS: f32 = 60_000.0;
 
 /// Drops the laggards among the candidates. The one that they are compared with stays.
 pub(super) fn exclude<R: Recorder>(candidates: &mut Vec<Candidate>, recorder: &mut R) {
     let Some(fastest) = fastest(candidates) else { return };
     candidates.retain(|one| {
-        let is_kept = !is_laggard(one, &fastest) || may_have_recovered(one, RETRY_MS);
+        let is_kept = !is_laggard(one, &fastest) || may_have_recovered(one);
         if !is_kept {
             recorder.excluded(one.row, RejectReason::Slower);
         }
         is_kept
     });
+}
+
+/// Returns whether a candidate is a laggard that was kept to be tried again.
+pub(super) fn is_tried_again(one: &Candidate, fastest: Option<&PredictedLatency>) -> bool {
+    fastest.is_some_and(|fastest| is_laggard(one, fastest)) && may_have_recovered(one)
 }
 
 /// Returns the prediction of the candidate with the shortest response, of those that have sent at
@@ -43,10 +48,13 @@ fn is_laggard(one: &Candidate, fastest: &PredictedLatency) -> bool {
     })
 }
 
-/// Returns whether a backend is idle and has shown nothing for `retry_ms`.
-pub(super) fn may_have_recovered(one: &Candidate, retry_ms: f32) -> bool {
-    let is_long_idle = |one: &PredictedLatency| one.requests < 1.0 && one.since_learned > retry_ms;
-    one.prediction.as_ref().is_some_and(is_long_idle)
+fn may_have_recovered(one: &Candidate) -> bool {
+    one.prediction.as_ref().is_some_and(|one| is_idle_for(one, RETRY_MS))
+}
+
+/// Returns whether a backend is idle and has shown nothing for `least_ms`.
+pub(super) fn is_idle_for(one: &PredictedLatency, least_ms: f32) -> bool {
+    one.requests < 1.0 && one.since_learned > least_ms
 }
 
 /// Returns the time of a whole response with what runs there, in milliseconds.
