@@ -36,7 +36,8 @@ fn teach(fleet: &Fleet, row: usize, factor: f64) {
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[row].model_state.predictor();
     for request in 0..20_u32 {
-        let mut now = f64::from(request) * 1e7;
+        // So late that the backend is not due to be tried.
+        let mut now = NOW.0 as f64 - f64::from(20 - request) * 1e7;
         let prediction = predictor.estimate(&SENT, now).prediction;
         let mut ticket = predictor.send(SENT, prediction, None, now);
         now += 40_000.0 * factor;
