@@ -4,7 +4,7 @@ use penstock_api::Work;
 use penstock_api::units::Timestamp;
 use penstock_predict::{Estimate, RequestShape};
 use penstock_scan::RequestProfile;
-use penstock_scoring::Objectives;
+use penstock_scoring::{Objectives, WARM};
 
 use super::{RouteInput, RoutingDecision};
 use crate::fleet::{InflightGuard, Model, Serving};
@@ -27,6 +27,14 @@ pub(super) fn shape(request: &RequestProfile, cached: u32) -> RequestShape {
 pub(super) fn matched_blocks(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> u32 {
     let chain = input.prompt.filter(|chain| chain.blocks() > 0);
     chain.map_or(0, |chain| model.prefixes.matched(serving.slot, chain.hashes()))
+}
+
+/// Returns whether a backend has most of the prompt cached: elsewhere the request would be much
+/// more work, and here it adds little to the backlog and to the KV cache.
+pub(super) fn has_prompt(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> bool {
+    let blocks = input.prompt.map_or(0, Chain::blocks);
+    let matched = matched_blocks(input, model, serving);
+    blocks > 0 && f64::from(matched) >= WARM * f64::from(blocks)
 }
 
 /// Describes the request to a backend, with the tokens that it is believed to have cached.

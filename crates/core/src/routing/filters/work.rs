@@ -1,11 +1,8 @@
 //! The limits of work: the most that a backend may have to do before it gets another request.
 
-use penstock_scoring::WARM;
-
 use super::{FilterRow, Filters, RejectReason, Subjects};
 use crate::fleet::Serving;
-use crate::prefix::Chain;
-use crate::routing::prediction::{matched_blocks, shape};
+use crate::routing::prediction::{has_prompt, shape};
 
 pub(super) const ROW: FilterRow = FilterRow { subjects: Subjects::Restricted, reject };
 
@@ -30,7 +27,7 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let prediction = &estimate.prediction;
     let wait = prediction.backlog_us.max(prediction.slot_wait_us);
     // The prefix lookup comes second: it takes the model's lock.
-    if wait > candidate.max_backlog && !has_prompt(filters, candidate) {
+    if wait > candidate.max_backlog && !has_prompt(input, filters.model, candidate) {
         return Some(RejectReason::Backlog { ms: whole_ms(wait) });
     }
     let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
@@ -51,18 +48,10 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let takes_kept = || {
         tpot > batch.max(alone) && is_tight
             || prediction.request_count + 1.0 + kept > estimate.slots
-            || wait > candidate.max_backlog * left && !has_prompt(filters, candidate)
+            || wait > candidate.max_backlog * left && !has_prompt(input, filters.model, candidate)
             || estimate.waited_us > candidate.max_backlog
     };
     (reserve > 0.0 && takes_kept() && filters.is_held_back(candidate)).then_some(RejectReason::Kept)
-}
-
-/// Returns whether a backend has most of the prompt cached: elsewhere the request would be much
-/// more work, and here it adds little to the backlog and to the KV cache.
-fn has_prompt(filters: &Filters<'_>, candidate: &Serving) -> bool {
-    let blocks = filters.input.prompt.map_or(0, Chain::blocks);
-    let matched = matched_blocks(filters.input, filters.model, candidate);
-    blocks > 0 && f64::from(matched) >= WARM * f64::from(blocks)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it saturates")]

@@ -190,16 +190,22 @@ impl Router {
 }
 
 /// Returns whether a request may go beyond a limit of work while a backend is below it: one that
-/// has not waited, has no objective for its first token, or misses that by its prompt alone.
+/// has not waited or has no objective for its first token, or a long prompt that misses its
+/// objective by itself or is cached on a backend.
 // One that is late because it has waited would be sent to where it makes no other one late, and
-// would take the time there from requests that can still be in time.
+// would take the time there from requests that can still be in time. A long prompt that is cached
+// elsewhere would be computed again wherever there is room: that fills the backends with work.
 fn may_exceed_work(considered: Considered<'_>) -> bool {
     let Considered { input, model, .. } = considered;
     let Some(ttft_ms) = input.waited.and_then(|waited| waited.ttft_ms) else { return true };
     let shape = prediction::shape(input.request, 0);
-    let work_us = |one: &Serving| one.estimate(&shape, input.now).prediction.work_us;
-    // A short prompt is not late by itself, whatever objective its client claims.
-    model.serving.iter().all(|one| work_us(one) > one.max_backlog.max(ttft_ms * 1000.0))
+    let takes_longer = |least_us: f64| {
+        let work_us = |one: &Serving| one.estimate(&shape, input.now).prediction.work_us;
+        // A short prompt is not late by itself, whatever objective its client claims.
+        model.serving.iter().all(|one| work_us(one) > one.max_backlog.max(least_us))
+    };
+    takes_longer(ttft_ms * 1000.0)
+        || takes_longer(0.0) && model.serving.iter().any(|one| prediction::has_prompt(input, model, one))
 }
 
 /// Returns whether there are limits of work, and a backend below them for the request.

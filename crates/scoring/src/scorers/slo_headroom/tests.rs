@@ -62,6 +62,30 @@ fn backend_with_the_prompt_is_kept_while_it_meets_the_objective() {
     assert!(!keeps(90, [600.0, 100.0], Some(500.0)));
 }
 
+/// The streams of a backend whose batch is full take longer, whatever it has cached.
+#[test]
+fn backend_with_the_prompt_is_left_while_responses_take_much_longer() {
+    let keeps = |further| {
+        let candidate = |matched_blocks, further| Candidate {
+            prompt_blocks: 100,
+            matched_blocks,
+            prediction: Some(PredictedLatency {
+                further,
+                tightest_tpot: f32::INFINITY,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        };
+        let candidates = [candidate(90, further), candidate(0, 2000.0)];
+        let mut scores = [0.0; 2];
+        let features = RequestFeatures::default();
+        ROW.make(&Params::default()).unwrap().score(&features, &candidates, &mut scores);
+        scores[0] > scores[1]
+    };
+    assert!(keeps(6900.0));
+    assert!(!keeps(7100.0));
+}
+
 #[test]
 fn request_that_may_be_refused_goes_where_it_surely_is_in_time() {
     let [warm, cold] = with_priority(-1, 90, [400.0, 100.0], Some(500.0));
