@@ -59,7 +59,7 @@ pub(crate) struct TokenizerLearner {
     squares: f64,
     times: f64,
     products: f64,
-    /// Those of the work: its sum, squares, products with tokens, and products with times.
+    /// The sums of the work, of its squares, and of its products with tokens and with times.
     work: [f64; 4],
 }
 

@@ -79,8 +79,8 @@ impl BackendPredictor {
         }
     }
 
-    /// Learns from a first token how long the front end takes for a prompt of its length. If another
-    /// prompt was there, the time is only a bound.
+    /// Learns from a first token how long the front end takes for a prompt of its length. If
+    /// another prompt was there, the time is only a bound.
     pub(super) fn learn_tokenizer(&mut self, ticket: &Ticket, now_us: f64) {
         let Prediction { raw_ttft_us, tokenizer_us, hidden_us, work_us, .. } = ticket.prediction;
         // Without what is believed of the tokenizer: else a belief would confirm itself.

@@ -55,8 +55,8 @@ const SURE: f64 = 10.0;
 const MIN_SCORE: f64 = 1e-3;
 /// The delay of a response, in milliseconds, up to which a backend with the prompt is preferred to
 /// faster ones: llm-d's prefix-affinity filter. The time that a request gains elsewhere is lost by
-/// the next ones of its session. Found in simulation: by the first token alone, the backends with
-/// the prompt of one large client get so many of its streams that 15 points fewer are in time.
+/// the next ones of its session. Found in simulation: by the first token alone, the streams of one
+/// large client crowd the backends with its prompt, and 15 points fewer are in time.
 const RELEASE_MS: f64 = 5000.0;
 /// The least score of a backend that has the prompt, while such backends are preferred.
 const FIRST: f64 = 0.5;

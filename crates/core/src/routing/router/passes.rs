@@ -205,7 +205,8 @@ fn may_exceed_work(considered: Considered<'_>) -> bool {
         model.serving.iter().all(|one| work_us(one) > one.max_backlog.max(least_us))
     };
     takes_longer(ttft_ms * 1000.0)
-        || takes_longer(0.0) && model.serving.iter().any(|one| prediction::has_prompt(input, model, one))
+        || takes_longer(0.0)
+            && model.serving.iter().any(|one| prediction::has_prompt(input, model, one))
 }
 
 /// Returns whether there are limits of work, and a backend below them for the request.

@@ -25,8 +25,8 @@ const RETRY_FACTOR: f32 = 100.0;
 const MIN_RETRY_MS: f32 = 1000.0;
 
 /// Returns the candidate that the request explores instead of `chosen`, if it does. Backends with
-/// trusted predictions are excluded, but for idle ones that may have recovered. So are stalled ones:
-/// they get a single request once they may work again.
+/// trusted predictions are excluded, but for idle ones that may have recovered. So are stalled
+/// ones: they get a single request once they may work again.
 pub(super) fn explored(
     features: &RequestFeatures,
     candidates: &[Candidate],

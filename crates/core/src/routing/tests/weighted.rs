@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{Fleet, NOW, TestRequest, alike, backend, plain_input};
 use crate::fleet::{EngineDetails, Groups, Health};
 use crate::prefix::{Chain, prompt_chain};
-use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision};
+use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision, Waited};
 
 pub(super) fn route(fleet: &mut Fleet, body: &str) -> (String, RoutingDecision) {
     route_to(fleet, Operation::Chat, body)
@@ -32,9 +32,18 @@ fn scanned(fleet: &Fleet, operation: Operation, body: &str) -> (RequestProfile, 
 
 /// Decides about a chat with the system prompt of `family`; recorded if there is a decision.
 pub(super) fn try_chat(fleet: &mut Fleet, family: usize) -> Result<RoutingDecision, RouteError> {
+    try_chat_after(fleet, family, None)
+}
+
+/// Decides about a chat that has waited.
+pub(super) fn try_chat_after(
+    fleet: &mut Fleet,
+    family: usize,
+    waited: Option<Waited>,
+) -> Result<RoutingDecision, RouteError> {
     let body = chat("m", &prompt(family), "hello");
     let (profile, model, chain) = scanned(fleet, Operation::Chat, &body);
-    let decision = try_decide(fleet, (&profile, &model), &chain)?;
+    let decision = try_decide(fleet, (&profile, &model), &chain, waited)?;
     record(fleet, &decision, &chain);
     Ok(decision)
 }
@@ -61,19 +70,21 @@ pub(super) fn decide(
     asked: (&RequestProfile, &str),
     chain: &Chain,
 ) -> RoutingDecision {
-    try_decide(fleet, asked, chain).unwrap()
+    try_decide(fleet, asked, chain, None).unwrap()
 }
 
 fn try_decide(
     fleet: &mut Fleet,
     (profile, model): (&RequestProfile, &str),
     chain: &Chain,
+    waited: Option<Waited>,
 ) -> Result<RoutingDecision, RouteError> {
     let snapshot = fleet.live.topology();
     let input = RouteInput {
         model,
         tokens: fleet.router.tokens_to_fit(profile),
         prompt: Some(chain),
+        waited,
         ..plain_input(profile, &snapshot, &fleet.tried)
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };

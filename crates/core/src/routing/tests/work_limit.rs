@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_predict::{PredictionTicket, RequestShape};
 use penstock_scoring::Objectives;
 
-use super::weighted::try_chat;
+use super::weighted::{try_chat, try_chat_after};
 use super::{Fleet, NOW, TestRequest, alike, backend, input_of};
 use crate::routing::{RouteError, Waited};
 
@@ -128,6 +128,22 @@ fn requests_wait_only_if_every_backend_is_at_its_limit() {
         let _other = send_to(&fleet, 1, SENT, None);
         assert!(is_saturated(&mut fleet), "{routing}");
     }
+}
+
+/// Elsewhere it would be computed again, and others would be evicted.
+#[test]
+fn long_prompt_that_waited_goes_where_it_is_cached() {
+    let sections = "queue: { size: 10, max_backlog: 10ms }\nrouting: { strategy: slo }";
+    let mut fleet = train(Fleet::of(&format!("{sections}\n{}", alike(2, "m"))));
+    teach(&fleet, 1, 1.0);
+    let home = try_chat(&mut fleet, 1).unwrap().row;
+    // Its batch is full, and the other backend is idle.
+    let mut tight = send_to(&fleet, home as usize, SENT, Some(7_000.0));
+    let mut others: Vec<_> = (0..60).map(|_| send_to(&fleet, home as usize, SENT, None)).collect();
+    others.iter_mut().chain([&mut tight]).for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    let waited = Some(Waited { ttft_ms: Some(2000.0) });
+    assert_ne!(try_chat_after(&mut fleet, 2, waited).unwrap().row, home, "nowhere cached");
+    assert_eq!(try_chat_after(&mut fleet, 1, waited).unwrap().row, home);
 }
 
 #[test]
