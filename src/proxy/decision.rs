@@ -108,7 +108,7 @@ fn act_on(
 
 /// Records where the session of a request is served, if the strategy keeps sessions at home.
 fn visit_home(flow: &Flow<'_>, request: &ScannedRequest, decision: &RoutingDecision) {
-    let is_kept = keeps_homes(flow.ctx) && decision.strategy.has_scorers() && !decision.is_trial;
+    let is_kept = keeps_homes(flow.ctx) && decision.strategy.has_scorers();
     let Some(session) = request.session.filter(|_| is_kept) else { return };
     let fleet = &request.fleet;
     let serves_other_models = |home: BackendId| {

@@ -148,8 +148,6 @@ pub struct RoutingDecision {
     /// True if the request tries whether its backend is still beyond the bounds of quality: no
     /// other request for the model may be in flight there.
     pub is_quality_probe: bool,
-    /// True if the request is to show how fast its backend is: no home for its session.
-    pub is_trial: bool,
     pub candidates: u32,
     /// The probe slot that the attempt must hold.
     pub probe: Probe,
@@ -171,7 +169,6 @@ impl RoutingDecision {
             spills: false,
             is_below_tier: false,
             is_quality_probe: false,
-            is_trial: false,
             candidates: 1,
             probe: Probe::None,
             scores: None,

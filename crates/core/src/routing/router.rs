@@ -308,7 +308,6 @@ impl Router {
             spills: conditions.spills,
             is_below_tier: false,
             is_quality_probe: false,
-            is_trial: picked.is_trial,
             candidates: picked.candidates,
             probe,
             scores: picked.scores,

@@ -150,8 +150,6 @@ pub(super) struct Picked {
     pub(super) candidates: u32,
     /// The turn that was taken, if one was.
     pub(super) turn: Option<u64>,
-    /// True if it is to show how fast the backend is.
-    pub(super) is_trial: bool,
     /// Its scores, if scorers decided.
     pub(super) scores: Option<ScoreRecord>,
 }
@@ -159,7 +157,7 @@ pub(super) struct Picked {
 impl Picked {
     #[inline(always)]
     fn plain(row: u32, candidates: u32) -> Self {
-        Self { row, candidates, turn: None, is_trial: false, scores: None }
+        Self { row, candidates, turn: None, scores: None }
     }
 }
 

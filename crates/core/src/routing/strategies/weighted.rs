@@ -41,13 +41,11 @@ pub(in crate::routing) fn pick(
     // A session at home does not explore: elsewhere its whole prompt would be computed again.
     let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
     let other = if is_home { None } else { explored(&features, candidates, chosen, random.rng()) };
-    let other = other.filter(|other| *other != chosen);
     let chosen = other.unwrap_or(chosen);
     Some(Picked {
         row: candidates.get(chosen)?.row,
         candidates: u32::try_from(candidates.len()).ok()?,
         turn,
-        is_trial: other.is_some(),
         scores: Some(ScoreRecord::of(profile, &features, candidates, matrix, chosen)),
     })
 }
