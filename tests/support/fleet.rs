@@ -149,9 +149,8 @@ impl Fleet {
     pub fn turn_into_black_hole(&mut self, index: usize) -> BlackHole {
         let engine = self.engines.remove(index);
         block_on(engine.kill()).unwrap();
-        let address = engine.addr();
-        drop(engine);
-        BlackHole::listen(address)
+        // While the engine holds the port, so that no other test gets it.
+        BlackHole::listen(engine.addr())
     }
 }
 
@@ -165,6 +164,7 @@ impl BlackHole {
     fn listen(address: SocketAddr) -> Self {
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         listener.set_reuse_address(true).unwrap();
+        listener.set_reuse_port(true).unwrap();
         listener.bind(&address.into()).unwrap();
         listener.listen(0).unwrap();
         let patience = Duration::from_millis(100);
