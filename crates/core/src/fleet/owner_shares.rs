@@ -15,6 +15,8 @@ use super::requester::Owner;
 const BUCKETS: usize = 128;
 /// The time for which capacity is kept for an owner after its last request.
 const RECENT: Duration = Duration::from_secs(60);
+/// The multiple of the others' mean from which an owner is far above its share.
+const FAR: u64 = 2;
 /// The largest value that counts as a limit.
 const MAX_LIMIT: u32 = 1 << 24;
 
@@ -87,6 +89,21 @@ impl OwnerShares {
         }
         // Compared as products: a division would lose fractions of a request.
         held_by_owner * weights > held * own_weight && beyond as f64 <= reserve * held as f64
+    }
+
+    /// Returns whether an owner holds more than [`FAR`] times the mean of the others of the last
+    /// minute, by weight. A single owner does not.
+    pub fn is_far_above_share(&self, owner: Owner, now: Timestamp) -> bool {
+        let Some(own) = self.bucket(owner.id) else { return false };
+        let (mut held, mut weights) = (0, 0);
+        for bucket in self.buckets.iter().filter(|bucket| !std::ptr::eq(*bucket, own)) {
+            held += u64::from(bucket.in_flight.load(Ordering::Relaxed));
+            if bucket.is_recent(now) {
+                weights += u64::from(bucket.weight.load(Ordering::Relaxed));
+            }
+        }
+        let held_by_owner = u64::from(own.in_flight.load(Ordering::Relaxed));
+        held_by_owner * weights > FAR * held * u64::from(owner.weight.max(1))
     }
 
     /// Counts a request of `owner` for as long as the result lives. From then on others keep
@@ -166,6 +183,20 @@ mod tests {
         assert!(!shares.is_above_share(owner(1), 0.125, NOW.after(RECENT * 2)));
         drop(large);
         assert!(!shares.is_above_share(owner(1), 0.125, NOW));
+    }
+
+    #[test]
+    fn owner_far_above_its_share_holds_over_twice_the_mean_of_the_others() {
+        let shares = Arc::new(OwnerShares::default());
+        let is_far = |id, weight| shares.is_far_above_share(Owner { id, weight }, NOW);
+        let mut held = hold(&shares, owner(1), 4);
+        assert!(!is_far(1, 1), "alone");
+        held.extend(hold(&shares, owner(2), 3).into_iter().chain(hold(&shares, owner(3), 1)));
+        assert!(!is_far(1, 1), "4 beside 3 and 1");
+        held.extend(hold(&shares, owner(1), 1));
+        assert!(is_far(1, 1) && !is_far(1, 2) && !is_far(2, 1));
+        let after = |duration| shares.is_far_above_share(owner(1), NOW.after(duration));
+        assert!(after(RECENT) && !after(RECENT * 2));
     }
 
     #[test]

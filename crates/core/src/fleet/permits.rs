@@ -47,6 +47,11 @@ impl Serving {
         self.owners.as_ref().is_some_and(|owners| owners.is_above_share(owner, self.reserve, now))
     }
 
+    /// Returns whether `owner` is far above its share.
+    pub fn is_far_above_share(&self, owner: Owner, now: Timestamp) -> bool {
+        self.owners.as_ref().is_some_and(|owners| owners.is_far_above_share(owner, now))
+    }
+
     /// The limit that is reached if the part `reserve` of each limit is already taken.
     fn reached(&self, reserve: f64) -> Option<ReachedLimit> {
         let is_reached = |in_flight, limit| in_flight >= limit - kept(limit, reserve);

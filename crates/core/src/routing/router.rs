@@ -5,6 +5,7 @@ mod cost;
 mod passes;
 mod probes;
 mod under_policies;
+mod work_limits;
 
 pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
 pub use cost::RequestSize;
@@ -12,6 +13,7 @@ pub use cost::RequestSize;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{Config, DefaultModel, RoutingConfig, SplitBy, Strategy, Weights};
 use penstock_scan::RequestProfile;
+use penstock_scoring::Needs;
 
 use super::error::RouteError;
 use super::filters::{Candidacy, Conditions};
@@ -94,6 +96,12 @@ impl Router {
     #[inline(always)]
     pub(super) fn weighted_in(&self, strategy: Strategy) -> Option<&Weighted> {
         self.weighted.as_ref().filter(|_| strategy.has_scorers())
+    }
+
+    /// Returns whether `strategy` weighs predictions.
+    fn weighs_predictions(&self, strategy: Strategy) -> bool {
+        let needs = self.weighted_in(strategy).map(|weighted| weighted.profile().needs());
+        needs.is_some_and(|needs| needs.contains(Needs::PREDICTIONS))
     }
 
     /// Returns the weighted strategy, if it decides about this model.

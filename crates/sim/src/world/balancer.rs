@@ -275,7 +275,8 @@ impl Balancer {
     /// Returns the capacity that a request waits for when every backend is full.
     pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<Passed> {
         let profile = profile_of(arrived.request, arrived.now);
-        let input = self.input(arrived, &profile, None);
+        let prompt = self.prompt_of(arrived);
+        let input = self.input(arrived, &profile, prompt.as_ref());
         let AwaitedRoom { backends, is_held_back, .. } = self.generation.router.awaited(&input)?;
         Some(Passed { backends, is_held_back })
     }
@@ -283,7 +284,8 @@ impl Balancer {
     /// Returns the time that the first token of a request takes once a backend accepts it.
     pub(super) fn service_time(&self, arrived: &Arrived<'_>) -> ServiceTime {
         let profile = profile_of(arrived.request, arrived.now);
-        self.generation.router.service_time(&self.input(arrived, &profile, None))
+        let prompt = self.prompt_of(arrived);
+        self.generation.router.service_time(&self.input(arrived, &profile, prompt.as_ref()))
     }
 
     /// Decides, and reserves the permit for the decision.

@@ -26,6 +26,9 @@ pub(in crate::routing) struct Conditions {
     /// True if the limits of work are ignored, because a backend is below them and predictions say
     /// what it costs to wait for another one.
     pub(in crate::routing) exceeds_work: bool,
+    /// True if only backends with most of the prompt cached count, because its owner would take the
+    /// room of others to compute it again.
+    pub(in crate::routing) only_cached: bool,
 }
 
 impl Conditions {
@@ -37,6 +40,7 @@ impl Conditions {
         ignores_faults: false,
         spills: false,
         exceeds_work: false,
+        only_cached: false,
     };
 
     /// The most lenient conditions of a fleet that is not in panic.
@@ -47,5 +51,6 @@ impl Conditions {
         ignores_faults: true,
         spills: false,
         exceeds_work: false,
+        only_cached: false,
     };
 }

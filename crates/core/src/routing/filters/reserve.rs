@@ -18,4 +18,12 @@ impl Filters<'_> {
         input.objectives.priority <= 0
             && candidate.keeps_room_from(input.requester.owner, input.now)
     }
+
+    /// Returns whether the owner of the request is far above its share. Positive priorities do not
+    /// count.
+    pub(in crate::routing) fn is_far_above_share(&self, candidate: &Serving) -> bool {
+        let input = self.input;
+        input.objectives.priority <= 0
+            && candidate.is_far_above_share(input.requester.owner, input.now)
+    }
 }

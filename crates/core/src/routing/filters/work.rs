@@ -19,6 +19,9 @@ const ROOM: f64 = 1.25;
 /// keeps less work waiting there than none, and learns from it. An idle backend takes anything.
 fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let input = filters.input;
+    if filters.conditions.only_cached && !has_prompt(input, filters.model, candidate) {
+        return Some(RejectReason::Kept);
+    }
     let is_unlimited = candidate.max_backlog.is_infinite() || filters.conditions.exceeds_work;
     if is_unlimited || candidate.model_state.of_all() == 0 {
         return None;
@@ -26,8 +29,11 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let estimate = candidate.estimate(&shape(input.request, 0), input.now);
     let prediction = &estimate.prediction;
     let wait = prediction.backlog_us.max(prediction.slot_wait_us);
-    // The prefix lookup comes second: it takes the model's lock.
-    if wait > candidate.max_backlog && !has_prompt(input, filters.model, candidate) {
+    // Here it adds little to the backlog, but those of one large owner do. The prefix lookup comes
+    // last: it takes the model's lock.
+    let is_small =
+        || !filters.is_far_above_share(candidate) && has_prompt(input, filters.model, candidate);
+    if wait > candidate.max_backlog && !is_small() {
         return Some(RejectReason::Backlog { ms: whole_ms(wait) });
     }
     let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
@@ -48,7 +54,7 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let takes_kept = || {
         tpot > batch.max(alone) && is_tight
             || prediction.request_count + 1.0 + kept > estimate.slots
-            || wait > candidate.max_backlog * left && !has_prompt(input, filters.model, candidate)
+            || wait > candidate.max_backlog * left && !is_small()
             || estimate.waited_us > candidate.max_backlog
     };
     (reserve > 0.0 && takes_kept() && filters.is_held_back(candidate)).then_some(RejectReason::Kept)

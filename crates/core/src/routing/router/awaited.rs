@@ -6,9 +6,9 @@ use penstock_api::units::{Timestamp, whole_seconds};
 use penstock_predict::{MAX_LOOKAHEAD, RequestShape};
 
 use super::super::RouteInput;
-use super::super::filters::{self, RejectReason};
+use super::super::filters::{self, Conditions, RejectReason};
 use super::super::prediction;
-use super::Router;
+use super::{Router, work_limits};
 use crate::fleet::{BackendSet, Model, ModelId, Serving};
 
 /// The cooldowns that cover a request.
@@ -112,6 +112,8 @@ impl Router {
         let mut backends = BackendSet::default();
         let mut is_held_back = false;
         for (input, model) in self.awaited_models(input, target) {
+            is_held_back |= self.weighs_predictions(self.strategy_of(model, input.now))
+                && work_limits::within(&input, model, Conditions::LENIENT).only_cached;
             for ((_, verdict), row) in filters::rejections(&input, model).zip(&model.serving) {
                 is_held_back |= verdict == Err(RejectReason::Kept);
                 if verdict.err().is_none_or(|reason| !reason.is_lasting()) {

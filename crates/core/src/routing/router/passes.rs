@@ -4,10 +4,9 @@
 use penstock_config::Strategy;
 use penstock_scoring::{Needs, PrefixParams, RequestFeatures};
 
-use super::{Considered, Router};
-use crate::fleet::{BackendState, ModelId, Serving};
+use super::{Considered, Router, work_limits};
+use crate::fleet::{BackendState, ModelId};
 use crate::routing::filters::{Candidacy, Conditions, Filters, RejectReason};
-use crate::routing::prediction;
 use crate::routing::random::RandomSource;
 use crate::routing::readings;
 use crate::routing::recorder::Recorder;
@@ -115,12 +114,11 @@ impl Router {
         recorder.start_pass(id);
         let weighted = self.weighted_in(strategy);
         let needs = weighted.map_or(Needs::NONE, |weighted| weighted.profile().needs());
-        // Long prompts stay on few backends only if these may have several of them: elsewhere they
-        // would slow down every stream.
-        let exceeds_work = needs.contains(Needs::PREDICTIONS)
-            && may_exceed_work(considered)
-            && is_below_limits(considered, conditions);
-        let filters = Filters::new(input, model, Conditions { exceeds_work, ..conditions });
+        let conditions = match needs.contains(Needs::PREDICTIONS) {
+            true => work_limits::within(input, model, conditions),
+            false => conditions,
+        };
+        let filters = Filters::new(input, model, conditions);
         let readings = &mut scratch.readings;
         readings.rows.clear();
         readings.rows.extend((0_u32..).zip(&model.serving).filter_map(|(row, candidate)| {
@@ -187,35 +185,6 @@ impl Router {
         }
         picked
     }
-}
-
-/// Returns whether a request may go beyond a limit of work while a backend is below it: one that
-/// has not waited or has no objective for its first token, or a long prompt that misses its
-/// objective by itself or is cached on a backend.
-// One that is late because it has waited would be sent to where it makes no other one late, and
-// would take the time there from requests that can still be in time. A long prompt that is cached
-// elsewhere would be computed again wherever there is room: that fills the backends with work.
-fn may_exceed_work(considered: Considered<'_>) -> bool {
-    let Considered { input, model, .. } = considered;
-    let Some(ttft_ms) = input.waited.and_then(|waited| waited.ttft_ms) else { return true };
-    let shape = prediction::shape(input.request, 0);
-    let takes_longer = |least_us: f64| {
-        let work_us = |one: &Serving| one.estimate(&shape, input.now).prediction.work_us;
-        // A short prompt is not late by itself, whatever objective its client claims.
-        model.serving.iter().all(|one| work_us(one) > one.max_backlog.max(least_us))
-    };
-    takes_longer(ttft_ms * 1000.0)
-        || takes_longer(0.0)
-            && model.serving.iter().any(|one| prediction::has_prompt(input, model, one))
-}
-
-/// Returns whether there are limits of work, and a backend below them for the request.
-fn is_below_limits(considered: Considered<'_>, conditions: Conditions) -> bool {
-    let Considered { input, model, .. } = considered;
-    let filters = Filters::new(input, model, conditions);
-    let is_limited = |one: &Serving| one.max_backlog.is_finite();
-    model.serving.first().is_some_and(is_limited)
-        && model.serving.iter().any(|one| filters.check::<bool>(one))
 }
 
 /// Returns whether a backend would take the request if it had room.

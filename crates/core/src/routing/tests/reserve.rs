@@ -105,7 +105,7 @@ fn waits(fleet: &mut Fleet, owner: Owner) -> bool {
     matches!(fleet.route(ask(owner, 0)), Err(RouteError::Saturated { .. }))
 }
 
-fn held(fleet: &Fleet, owner: Owner) -> InflightGuard {
+pub(super) fn held(fleet: &Fleet, owner: Owner) -> InflightGuard {
     let wanted = PermitRequest { owner: Some(owner), now: NOW, ..PermitRequest::default() };
     fleet.live.topology().models()[0].serving[0].try_reserve(&wanted).unwrap()
 }

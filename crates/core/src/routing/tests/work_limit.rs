@@ -5,8 +5,10 @@ use std::time::Duration;
 use penstock_predict::{PredictionTicket, RequestShape};
 use penstock_scoring::Objectives;
 
+use super::reserve::held;
 use super::weighted::{try_chat, try_chat_after};
 use super::{Fleet, NOW, TestRequest, alike, backend, input_of};
+use crate::fleet::Owner;
 use crate::routing::{RouteError, Waited};
 
 pub(super) const SENT: RequestShape = RequestShape {
@@ -130,20 +132,43 @@ fn requests_wait_only_if_every_backend_is_at_its_limit() {
     }
 }
 
-/// Elsewhere it would be computed again, and others would be evicted.
-#[test]
-fn long_prompt_that_waited_goes_where_it_is_cached() {
+const HAS_WAITED: Option<Waited> = Some(Waited { ttft_ms: Some(2000.0) });
+
+/// Returns a fleet of two backends, and the row of the one that has the prompt of family 1. Its
+/// batch is full, and the other backend is idle.
+fn full_home() -> (Fleet, u32, Vec<PredictionTicket>) {
     let sections = "queue: { size: 10, max_backlog: 10ms }\nrouting: { strategy: slo }";
     let mut fleet = train(Fleet::of(&format!("{sections}\n{}", alike(2, "m"))));
     teach(&fleet, 1, 1.0);
     let home = try_chat(&mut fleet, 1).unwrap().row;
-    // Its batch is full, and the other backend is idle.
-    let mut tight = send_to(&fleet, home as usize, SENT, Some(7_000.0));
-    let mut others: Vec<_> = (0..60).map(|_| send_to(&fleet, home as usize, SENT, None)).collect();
-    others.iter_mut().chain([&mut tight]).for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
-    let waited = Some(Waited { ttft_ms: Some(2000.0) });
-    assert_ne!(try_chat_after(&mut fleet, 2, waited).unwrap().row, home, "nowhere cached");
-    assert_eq!(try_chat_after(&mut fleet, 1, waited).unwrap().row, home);
+    let mut streams = vec![send_to(&fleet, home as usize, SENT, Some(7_000.0))];
+    streams.extend((0..60).map(|_| send_to(&fleet, home as usize, SENT, None)));
+    streams.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
+    (fleet, home, streams)
+}
+
+/// Elsewhere it would be computed again, and others would be evicted.
+#[test]
+fn long_prompt_that_waited_goes_where_it_is_cached() {
+    let (mut fleet, home, _streams) = full_home();
+    assert_ne!(try_chat_after(&mut fleet, 2, HAS_WAITED).unwrap().row, home, "nowhere cached");
+    assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home);
+}
+
+/// It would take the room of the others, there and elsewhere.
+#[test]
+fn long_prompt_of_an_owner_far_above_its_share_waits_for_a_backend_that_has_it() {
+    let (mut fleet, home, streams) = full_home();
+    let large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default())).collect();
+    let other = held(&fleet, Owner { id: 1, weight: 1 });
+    let verdict = try_chat_after(&mut fleet, 1, HAS_WAITED);
+    assert!(matches!(verdict, Err(RouteError::Saturated { .. })), "{verdict:?}");
+    assert_ne!(try_chat_after(&mut fleet, 2, HAS_WAITED).unwrap().row, home, "nowhere cached");
+    drop(large);
+    assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home, "within its share");
+    let _large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default())).collect();
+    drop((streams, other));
+    assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home, "it has room");
 }
 
 #[test]

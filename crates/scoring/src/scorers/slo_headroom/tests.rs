@@ -140,6 +140,33 @@ fn delay_of_the_requests_there_counts() {
     assert!(!picks(111.0));
 }
 
+/// Where streams fill the KV caches, a prompt evicts others.
+#[test]
+fn prompt_stays_where_it_is_cached_while_caches_are_full() {
+    let keeps = |used: [Option<f64>; 2]| {
+        let candidate = |uncached, further, kv_utilization| Candidate {
+            kv_utilization,
+            prediction: Some(PredictedLatency {
+                uncached,
+                further,
+                work: 0.05 * uncached,
+                requests: 4.0,
+                tightest_tpot: f32::INFINITY,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        };
+        // Together 1.6 s of delay for the requests there against 4 s of its own.
+        let candidates = [candidate(1000.0, 8000.0, used[0]), candidate(2000.0, 4000.0, used[1])];
+        let mut scores = [0.0; 2];
+        let features = RequestFeatures::default();
+        ROW.make(&Params::default()).unwrap().score(&features, &candidates, &mut scores);
+        scores[0] > scores[1]
+    };
+    assert!(!keeps([None, None]) && !keeps([Some(0.5), Some(0.5)]));
+    assert!(keeps([Some(0.9), Some(0.9)]) && keeps([Some(1.0), None]), "the mean of the known");
+}
+
 #[test]
 fn noise_of_what_is_learned_does_not_favour_a_backend() {
     let candidate = |requests, noise: f32| Candidate {
