@@ -121,11 +121,13 @@ fn requests_wait_only_if_every_backend_is_at_its_limit() {
         let ask = TestRequest { streaming: true, ..TestRequest::of("m") };
         let _first = send(&fleet, SENT, None);
         assert_eq!(fleet.backend_for(ask) == "b0", fast, "{routing}");
-        // Late by its wait, a request takes the room there is; late by its prompt, it does not.
-        for (ttft_ms, is_late) in [(2000.0, false), (1.0, true)] {
+        // After a wait, a prompt that takes half of its objective does not take the room there is.
+        for (tokens, ttft_ms, is_long) in
+            [(500, 2000.0, false), (500, 10.0, true), (50, 10.0, false)]
+        {
             let waited = Some(Waited { ttft_ms: Some(ttft_ms) });
-            let ask = TestRequest { waited, tokens: 500, ..ask };
-            assert_eq!(fleet.backend_for(ask) == "b0", fast && is_late, "{routing} {ttft_ms}");
+            let ask = TestRequest { waited, tokens, ..ask };
+            assert_eq!(fleet.backend_for(ask) == "b0", fast && is_long, "{routing} {ttft_ms}");
         }
         let _other = send_to(&fleet, 1, SENT, None);
         assert!(is_saturated(&mut fleet), "{routing}");
