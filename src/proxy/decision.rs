@@ -307,21 +307,21 @@ pub(super) fn route_input<'a>(
 
 /// Records the reasons against each backend for a request that none can take.
 pub(crate) fn record_rejections(ctx: &mut RequestContext, request: &ScannedRequest) {
-    let found = SCRATCH.with_borrow_mut(|(_, chain)| {
-        let view = request.view(ctx);
-        // A backend that has the prompt cached has less work before it.
-        let prompt = read_prompt(view, chain);
-        ctx.generation.router.rejections(&route_input(view, &request.tried, prompt))
-    });
+    // A backend that has the prompt cached has less work before it.
+    let found = with_prompt(request.view(ctx), |input| ctx.generation.router.rejections(input));
     ctx.record.routing.rejections = Some(Box::new(found));
 }
 
 /// The predicted time to the first token of a request once a backend has room.
 pub(super) fn predicted_service(view: RequestView<'_>) -> ServiceTime {
+    with_prompt(view, |input| view.ctx.generation.router.service_time(input))
+}
+
+/// Calls `read` with a request that includes the hashes of its prompt.
+pub(super) fn with_prompt<T>(view: RequestView<'_>, read: impl FnOnce(&RouteInput<'_>) -> T) -> T {
     SCRATCH.with_borrow_mut(|(_, chain)| {
         let prompt = read_prompt(view, chain);
-        let input = route_input(view, &view.request.tried, prompt);
-        view.ctx.generation.router.service_time(&input)
+        read(&route_input(view, &view.request.tried, prompt))
     })
 }
 

@@ -11,11 +11,11 @@ use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
 use penstock_core::fleet::cooldown_time;
-use penstock_core::routing::{AwaitedRoom, RouteError};
+use penstock_core::routing::{AwaitedRoom, RouteError, RouteInput};
 
 use crate::proxy::Proxy;
 use crate::proxy::budgets;
-use crate::proxy::decision::{Undecided, decide, predicted_service, route_input};
+use crate::proxy::decision::{Undecided, decide, predicted_service, route_input, with_prompt};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::queue::charges::charge_owner;
@@ -86,10 +86,23 @@ pub(crate) fn has_others_waiting(flow: &Flow<'_>, request: &ScannedRequest) -> b
 
 /// The model whose queue a request waits in, and the backends it waits for.
 fn awaited(view: RequestView<'_>) -> Option<(Box<str>, Passed)> {
-    let router = &view.ctx.generation.router;
-    let input = route_input(view, &view.request.tried, None);
-    let AwaitedRoom { model, backends, is_held_back } = router.awaited(&input)?;
+    awaited_by(view, &route_input(view, &view.request.tried, None))
+}
+
+fn awaited_by(view: RequestView<'_>, input: &RouteInput<'_>) -> Option<(Box<str>, Passed)> {
+    let awaited = view.ctx.generation.router.awaited(input)?;
+    let AwaitedRoom { model, backends, is_held_back } = awaited;
     Some((model.into(), Passed { backends, is_held_back }))
+}
+
+/// The backends that a request waits for after a turn without room.
+fn awaited_after_turn(view: RequestView<'_>) -> Passed {
+    // Only with limits of work its prompt decides about them: hashing it costs something.
+    let found = match view.ctx.generation.config.queue.max_backlog {
+        Some(_) => with_prompt(view, |input| awaited_by(view, input)),
+        None => awaited(view),
+    };
+    found.map(|(_, passed)| passed).unwrap_or_default()
 }
 
 /// The state of a waiting request.
@@ -147,8 +160,7 @@ pub(crate) async fn decide_from_queue(
                 return Ok(decided);
             }
             Err(Undecided::NoRoute(error)) if keeps_waiting(flow.proxy, &waiting, &error) => {
-                let passed = awaited(request.view(flow.ctx)).map(|(_, passed)| passed);
-                waiting.place.pass(passed.unwrap_or_default(), &request.fleet);
+                waiting.place.pass(awaited_after_turn(request.view(flow.ctx)), &request.fleet);
                 waiting.reason = Some(error);
             }
             Err(undecided) => {

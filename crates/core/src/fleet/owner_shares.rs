@@ -92,7 +92,8 @@ impl OwnerShares {
     }
 
     /// Returns whether an owner holds more than [`FAR`] times the mean of the others of the last
-    /// minute, by weight. A single owner does not.
+    /// minute, by weight. The mean counts as at least one request, and a single owner is not far
+    /// above its share.
     pub fn is_far_above_share(&self, owner: Owner, now: Timestamp) -> bool {
         let Some(own) = self.bucket(owner.id) else { return false };
         let (mut held, mut weights) = (0, 0);
@@ -103,7 +104,8 @@ impl OwnerShares {
             }
         }
         let held_by_owner = u64::from(own.in_flight.load(Ordering::Relaxed));
-        held_by_owner * weights > FAR * held * u64::from(owner.weight.max(1))
+        weights > 0
+            && held_by_owner * weights > FAR * held.max(weights) * u64::from(owner.weight.max(1))
     }
 
     /// Counts a request of `owner` for as long as the result lives. From then on others keep

@@ -27,8 +27,8 @@ const TTFT: f64 = 2.0;
 const DELAY: f64 = 8.0;
 /// The power of the used share of the KV caches in the cost of evicted prompts. The less room
 /// streams leave for cached prompts, the more of them a new prompt evicts, and these have to be
-/// computed again. Found in simulation: without it, 8 points fewer requests are in time where streams fill
-/// the caches; with 1, one point fewer on unequal engines.
+/// computed again. Found in simulation: without it, 8 points fewer requests are in time where
+/// streams fill the caches; with 1, one point fewer on unequal engines.
 const FULL: i32 = 4;
 /// The least free share of the KV caches that counts.
 const MIN_FREE: f64 = 0.02;

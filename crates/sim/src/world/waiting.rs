@@ -123,7 +123,7 @@ impl World<'_> {
     fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<Awaited> {
         let request = self.workload.requests.get(id as usize)?;
         let (workload, tried) = (self.workload, &BackendSet::default());
-        let (now, queued_ms) = (timestamp(at), None);
+        let (now, queued_ms) = (timestamp(at), self.queued_ms(id, at));
         let terms = self.terms_of(id);
         let arrived = Arrived { id, request, workload, tried, terms, attempt: 1, queued_ms, now };
         let balancer = self.balancers.get(balancer as usize)?;

@@ -80,7 +80,7 @@ impl Capture {
         let of_model = || self.rejected.iter().filter(|one| one.model == self.model);
         let rejected = of_model().map(|one| {
             let reason = match (one.excluded.as_str(), one.cooldown_remaining_ms) {
-                ("full" | "model_full" | "backlog" | "batch" | "kept", _) => {
+                ("full" | "model_full" | "backlog" | "batch" | "kept" | "not_cached", _) => {
                     RejectReason::Full { limit: 0 }
                 }
                 ("cooldown", Some(remaining)) => {

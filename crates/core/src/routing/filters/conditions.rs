@@ -26,8 +26,8 @@ pub(in crate::routing) struct Conditions {
     /// True if the limits of work are ignored, because a backend is below them and predictions say
     /// what it costs to wait for another one.
     pub(in crate::routing) exceeds_work: bool,
-    /// True if only backends with most of the prompt cached count, because its owner would take the
-    /// room of others to compute it again.
+    /// True if only idle backends and those with most of the prompt cached count, because its owner
+    /// would take the room of others to compute it again.
     pub(in crate::routing) only_cached: bool,
 }
 

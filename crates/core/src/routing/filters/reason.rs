@@ -58,6 +58,8 @@ pub enum RejectReason {
     },
     /// Its remaining room is reserved for owners below their share.
     Kept,
+    /// The prompt would be computed there again, and its owner is far above its share.
+    NotCached,
     /// It is in slow start and skips this request.
     SlowStart {
         /// The current percentage of its share.
@@ -110,6 +112,7 @@ names! {
     RejectReason::Backlog { .. } => "backlog",
     RejectReason::Batch { .. } => "batch",
     RejectReason::Kept => "kept",
+    RejectReason::NotCached => "not_cached",
     RejectReason::Quality => "quality",
     RejectReason::Telemetry => "telemetry",
     RejectReason::Slower => "slower",
@@ -138,6 +141,7 @@ impl RejectReason {
                 | Self::Backlog { .. }
                 | Self::Batch { .. }
                 | Self::Kept
+                | Self::NotCached
         )
     }
 
@@ -186,6 +190,10 @@ impl RejectReason {
             }
             Self::Kept => {
                 "keeps the room that is left for keys that hold less than their share".to_owned()
+            }
+            Self::NotCached => {
+                "would compute the prompt again, for a key that holds over twice the mean of the others"
+                    .to_owned()
             }
             Self::Quality => "is beyond the bounds of the request's policy for quality".to_owned(),
             Self::Telemetry => "telemetry is stale while another backend's is fresh".to_owned(),

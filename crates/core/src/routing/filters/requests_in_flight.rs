@@ -6,10 +6,12 @@ use crate::fleet::{ReachedLimit, Serving};
 pub(super) const ROW: FilterRow = FilterRow { subjects: Subjects::Restricted, reject };
 
 fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
+    let conditions = filters.conditions;
     match candidate.limit_reached()? {
         ReachedLimit::Backend(limit) => Some(RejectReason::Full { limit }),
         ReachedLimit::Model(limit) => {
-            (!filters.conditions.spills).then_some(RejectReason::ModelFull { limit })
+            let may_spill = conditions.spills && !conditions.only_cached;
+            (!may_spill).then_some(RejectReason::ModelFull { limit })
         }
     }
 }

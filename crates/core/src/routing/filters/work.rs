@@ -19,20 +19,20 @@ const ROOM: f64 = 1.25;
 /// keeps less work waiting there than none, and learns from it. An idle backend takes anything.
 fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let input = filters.input;
-    if filters.conditions.only_cached && !has_prompt(input, filters.model, candidate) {
-        return Some(RejectReason::Kept);
-    }
     let is_unlimited = candidate.max_backlog.is_infinite() || filters.conditions.exceeds_work;
     if is_unlimited || candidate.model_state.of_all() == 0 {
         return None;
+    }
+    if filters.conditions.only_cached && !has_prompt(input, filters.model, candidate) {
+        return Some(RejectReason::NotCached);
     }
     let estimate = candidate.estimate(&shape(input.request, 0), input.now);
     let prediction = &estimate.prediction;
     let wait = prediction.backlog_us.max(prediction.slot_wait_us);
     // Here it adds little to the backlog, but those of one large owner do. The prefix lookup comes
-    // last: it takes the model's lock.
+    // second: it takes the model's lock.
     let is_small =
-        || !filters.is_far_above_share(candidate) && has_prompt(input, filters.model, candidate);
+        || has_prompt(input, filters.model, candidate) && !filters.is_far_above_share(candidate);
     if wait > candidate.max_backlog && !is_small() {
         return Some(RejectReason::Backlog { ms: whole_ms(wait) });
     }

@@ -112,11 +112,13 @@ impl Router {
         let mut backends = BackendSet::default();
         let mut is_held_back = false;
         for (input, model) in self.awaited_models(input, target) {
-            is_held_back |= self.weighs_predictions(self.strategy_of(model, input.now))
+            // Others need not wait behind it: such a request waits for the room of few backends.
+            let only_cached = self.weighs_predictions(self.strategy_of(model, input.now))
                 && work_limits::within(&input, model, Conditions::LENIENT).only_cached;
             for ((_, verdict), row) in filters::rejections(&input, model).zip(&model.serving) {
                 is_held_back |= verdict == Err(RejectReason::Kept);
-                if verdict.err().is_none_or(|reason| !reason.is_lasting()) {
+                let may_take = verdict.err().is_none_or(|reason| !reason.is_lasting());
+                if may_take && (!only_cached || prediction::has_prompt(&input, model, row)) {
                     backends.insert(row.id);
                 }
             }

@@ -105,15 +105,16 @@ fn waits(fleet: &mut Fleet, owner: Owner) -> bool {
     matches!(fleet.route(ask(owner, 0)), Err(RouteError::Saturated { .. }))
 }
 
-pub(super) fn held(fleet: &Fleet, owner: Owner) -> InflightGuard {
+/// Takes a permit for an owner on a backend of the first model.
+pub(super) fn held(fleet: &Fleet, owner: Owner, row: u32) -> InflightGuard {
     let wanted = PermitRequest { owner: Some(owner), now: NOW, ..PermitRequest::default() };
-    fleet.live.topology().models()[0].serving[0].try_reserve(&wanted).unwrap()
+    fleet.live.topology().models()[0].serving[row as usize].try_reserve(&wanted).unwrap()
 }
 
 #[test]
 fn learned_slots_and_prefill_work_are_kept_as_well() {
     let mut fleet = trained("queue: { size: 10, max_backlog: 200ms }\nrouting: { predict: true }");
-    let _held = [LARGE, LARGE, SMALL].map(|owner| held(&fleet, owner));
+    let _held = [LARGE, LARGE, SMALL].map(|owner| held(&fleet, owner, 0));
     assert!(!waits(&mut fleet, LARGE), "nothing is full");
     let mut streams: Vec<_> = (0..7).map(|_| send(&fleet, SENT, None)).collect();
     streams.iter_mut().for_each(|ticket| ticket.tokens(1, NOW.0 as f64));
@@ -127,7 +128,7 @@ fn learned_slots_and_prefill_work_are_kept_as_well() {
 #[test]
 fn prompt_that_waits_for_too_long_keeps_large_owners_away() {
     let mut fleet = trained("queue: { size: 10, max_backlog: 200ms }\nrouting: { predict: true }");
-    let _held = [LARGE, LARGE, SMALL].map(|owner| held(&fleet, owner));
+    let _held = [LARGE, LARGE, SMALL].map(|owner| held(&fleet, owner, 0));
     let mut waiting = send(&fleet, SENT, None);
     assert!(!waits(&mut fleet, LARGE));
     fleet.now = NOW.after(std::time::Duration::from_secs(1));

@@ -2,6 +2,7 @@
 
 use penstock_api::Operation;
 use penstock_scan::{RequestProfile, ScanOptions, scan};
+use penstock_scoring::Objectives;
 use proptest::prelude::*;
 
 use super::{Fleet, NOW, TestRequest, alike, backend, plain_input};
@@ -85,6 +86,10 @@ fn try_decide(
         tokens: fleet.router.tokens_to_fit(profile),
         prompt: Some(chain),
         waited,
+        objectives: Objectives {
+            ttft_ms: waited.and_then(|waited| waited.ttft_ms),
+            ..Objectives::default()
+        },
         ..plain_input(profile, &snapshot, &fleet.tried)
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };

@@ -160,17 +160,17 @@ fn long_prompt_that_waited_goes_where_it_is_cached() {
 /// It would take the room of the others, there and elsewhere.
 #[test]
 fn long_prompt_of_an_owner_far_above_its_share_waits_for_a_backend_that_has_it() {
-    let (mut fleet, home, streams) = full_home();
-    let large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default())).collect();
-    let other = held(&fleet, Owner { id: 1, weight: 1 });
+    let (mut fleet, home, _streams) = full_home();
+    let other = held(&fleet, Owner { id: 1, weight: 1 }, 1 - home);
+    let large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default(), home)).collect();
     let verdict = try_chat_after(&mut fleet, 1, HAS_WAITED);
     assert!(matches!(verdict, Err(RouteError::Saturated { .. })), "{verdict:?}");
     assert_ne!(try_chat_after(&mut fleet, 2, HAS_WAITED).unwrap().row, home, "nowhere cached");
     drop(large);
     assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home, "within its share");
-    let _large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default())).collect();
-    drop((streams, other));
-    assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home, "it has room");
+    let _large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default(), home)).collect();
+    drop(other);
+    assert_ne!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home, "the other is idle");
 }
 
 #[test]

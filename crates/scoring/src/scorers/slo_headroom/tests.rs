@@ -140,7 +140,7 @@ fn delay_of_the_requests_there_counts() {
     assert!(!picks(111.0));
 }
 
-/// Where streams fill the KV caches, a prompt evicts others.
+/// A prompt evicts others from caches that streams fill.
 #[test]
 fn prompt_stays_where_it_is_cached_while_caches_are_full() {
     let keeps = |used: [Option<f64>; 2]| {
@@ -156,7 +156,7 @@ fn prompt_stays_where_it_is_cached_while_caches_are_full() {
             }),
             ..Candidate::default()
         };
-        // Together 1.6 s of delay for the requests there against 4 s of its own.
+        // 1.6 s of delay for the requests there, 4 s for the response.
         let candidates = [candidate(1000.0, 8000.0, used[0]), candidate(2000.0, 4000.0, used[1])];
         let mut scores = [0.0; 2];
         let features = RequestFeatures::default();
