@@ -2,11 +2,10 @@
 
 use penstock_api::Operation;
 use penstock_scan::{RequestProfile, ScanOptions, scan};
-use penstock_scoring::Objectives;
 use proptest::prelude::*;
 
 use super::{Fleet, NOW, TestRequest, alike, backend, plain_input};
-use crate::fleet::{EngineDetails, Groups, Health};
+use crate::fleet::{BackendSet, EngineDetails, Groups, Health};
 use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{Live, NoRecord, RouteError, RouteInput, RoutingDecision, Waited};
 
@@ -49,6 +48,19 @@ pub(super) fn try_chat_after(
     Ok(decision)
 }
 
+/// Returns the backends that a chat waits for after a turn without room.
+pub(super) fn awaited(fleet: &Fleet, family: usize, waited: Option<Waited>) -> BackendSet {
+    let body = chat("m", &prompt(family), "hello");
+    let (profile, _, chain) = scanned(fleet, Operation::Chat, &body);
+    let snapshot = fleet.live.topology();
+    let input = RouteInput {
+        prompt: Some(&chain),
+        waited,
+        ..plain_input(&profile, &snapshot, &fleet.tried)
+    };
+    fleet.router.awaited(&input).unwrap().backends
+}
+
 /// Decides about a prompt, and records it as the proxy does.
 pub(super) fn route_chain(
     fleet: &mut Fleet,
@@ -86,10 +98,6 @@ fn try_decide(
         tokens: fleet.router.tokens_to_fit(profile),
         prompt: Some(chain),
         waited,
-        objectives: Objectives {
-            ttft_ms: waited.and_then(|waited| waited.ttft_ms),
-            ..Objectives::default()
-        },
         ..plain_input(profile, &snapshot, &fleet.tried)
     };
     let mut random = Live { topology: &snapshot, rng: &mut fleet.rng };

@@ -6,7 +6,7 @@ use penstock_predict::{PredictionTicket, RequestShape};
 use penstock_scoring::Objectives;
 
 use super::reserve::held;
-use super::weighted::{try_chat, try_chat_after};
+use super::weighted::{awaited, try_chat, try_chat_after};
 use super::{Fleet, NOW, TestRequest, alike, backend, input_of};
 use crate::fleet::Owner;
 use crate::routing::{RouteError, Waited};
@@ -165,6 +165,15 @@ fn long_prompt_of_an_owner_far_above_its_share_waits_for_a_backend_that_has_it()
     let large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default(), home)).collect();
     let verdict = try_chat_after(&mut fleet, 1, HAS_WAITED);
     assert!(matches!(verdict, Err(RouteError::Saturated { .. })), "{verdict:?}");
+    // Others pass it in the queue: they wait for more backends.
+    let ids =
+        fleet.live.topology().models()[0].serving.iter().map(|one| one.id).collect::<Vec<_>>();
+    let awaits = |family| {
+        let backends = awaited(&fleet, family, HAS_WAITED);
+        ids.iter().map(|id| backends.contains(*id)).collect::<Vec<_>>()
+    };
+    assert_eq!(awaits(1), [home == 0, home == 1]);
+    assert_eq!(awaits(2), [true, true]);
     assert_ne!(try_chat_after(&mut fleet, 2, HAS_WAITED).unwrap().row, home, "nowhere cached");
     drop(large);
     assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home, "within its share");
