@@ -7,7 +7,7 @@ use crate::routing::filters::{Conditions, Filters, RejectReason};
 use crate::routing::prediction::{has_prompt, shape};
 
 /// The share of its objective for the first token above which a prompt is too long to wait for room
-/// as well. Found in simulation: with 1, nine points fewer requests are in time where long prompts
+/// as well. Found in simulation: with 1, seven points fewer requests are in time where long prompts
 /// come beside bursts of chats; with 0.25, up to eight fewer of a fleet that is full.
 const LONG: f64 = 0.5;
 
