@@ -31,6 +31,11 @@ impl Gate {
         self.wait(|state| state.arrived >= count).await;
     }
 
+    /// The number of requests that have reached the gate, including those that passed.
+    pub fn arrivals(&self) -> usize {
+        self.0.borrow().arrived
+    }
+
     pub(super) async fn pass(&self) {
         self.0.send_modify(|state| state.arrived += 1);
         self.wait(|state| state.is_open).await;
