@@ -156,7 +156,9 @@ fn two_penstocks_never_spend_more_than_there_is() {
 fn killed_server_leaves_each_an_even_share() {
     let Some(redis) = Redis::start("shared_budgets") else { return };
     let two = Two::start(&redis, "{ name: all, amount: 2 }", "1h", "timeout: 1s", Pace::at_once(8));
-    let mut sum: u64 = (0..10).map(|_| cost(&two.fleet.penstock.post(CHAT, &short()))).sum();
+    // Each spends: once the other knows it, that one has also counted how many share.
+    let spend = |number: usize| cost(&two.both()[number % 2].post(CHAT, &short()));
+    let mut sum: u64 = (0..10).map(spend).sum();
     two.wait_spent(thousandths(sum));
     let address = redis.address;
     redis.signal("-KILL");
