@@ -83,18 +83,27 @@ pub enum UpgradeError {
 /// The command that starts the new process.
 #[derive(Debug, Clone)]
 pub struct Successor {
-    /// The path of the program at the start of this process, where a new version may be installed
-    /// by now.
+    /// The path by which this process was started, where a new version may be installed by now.
     pub program: PathBuf,
     /// Its arguments, without `--take-over`.
     pub arguments: Vec<OsString>,
+}
+
+/// Returns the path by which this process was started. A symbolic link in it is not resolved: it may
+/// lead to a new version by now.
+fn started_as() -> Option<PathBuf> {
+    let running = std::env::current_exe().ok()?;
+    let given = std::env::args_os().next().and_then(|given| std::path::absolute(given).ok());
+    // A name that the shell has found in `PATH` is no path, and a caller may give any name.
+    let is_running = |path: &PathBuf| path.canonicalize().is_ok_and(|real| real == running);
+    Some(given.filter(is_running).unwrap_or(running))
 }
 
 impl Successor {
     /// Returns the program and arguments of this process.
     pub fn of_process() -> Option<Self> {
         let arguments = std::env::args_os().skip(1).filter(|argument| argument != TAKE_OVER);
-        Some(Self { program: std::env::current_exe().ok()?, arguments: arguments.collect() })
+        Some(Self { program: started_as()?, arguments: arguments.collect() })
     }
 
     /// Starts the new process, passes the sockets, waits until it is ready, and passes the state

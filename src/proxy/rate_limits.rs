@@ -178,9 +178,7 @@ fn to_error(refusal: &Refusal) -> OwnError {
     let wait = wait.max(Duration::from_secs(1));
     let message = match kind {
         LimitKind::InFlight => {
-            format!(
-                "{limit} requests of this {whose} are in flight, as many as it may have ({name})"
-            )
+            format!("This {whose} has as many requests in flight as it may have: {limit} ({name})")
         }
         LimitKind::RequestsPerMinute => format!(
             "This {whose} may send {limit} requests per minute ({name}). Try again in {}",

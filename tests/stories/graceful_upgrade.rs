@@ -17,7 +17,7 @@ use crate::support::engines::{backend, engine, start};
 use crate::support::fleet::{CHAT, begin};
 use crate::support::load::Load;
 use crate::support::open_engine::OpenEngine;
-use crate::support::penstock::{Penstock, Successor, scratch};
+use crate::support::penstock::{Penstock, Successor, binary, scratch};
 use crate::support::{block_on, eventually};
 
 /// Long enough for two processes to start, drain and end.
@@ -208,6 +208,24 @@ fn use_of_limits_survives_upgrade() {
     let _successor = Successor::of(&upgrade(&penstock));
     eventually("the old process is gone", TIMEOUT, || !penstock.is_running());
     assert_eq!(status(), 429);
+}
+
+#[test]
+fn upgrade_follows_a_link_to_the_new_version() {
+    let one = engine("one", &["m"]);
+    let yaml = format!("backends:\n{}", backend(&one, "models: [m]"));
+    let (link, new) = (scratch("current"), scratch("new-version"));
+    let by_link = format!("ln -s \"$0\" {0} && exec {0} \"$@\"", link.display());
+    let penstock = Penstock::start_by_shell(&by_link, &yaml);
+    std::fs::copy(binary().get_program(), &new).unwrap();
+    std::fs::remove_file(&link).unwrap();
+    std::os::unix::fs::symlink(&new, &link).unwrap();
+    let response = upgrade(&penstock);
+    assert_eq!(response.status, 200, "{}", response.text());
+    let _successor = Successor::of(&response);
+    let pid = response.json()["pid"].as_u64().unwrap();
+    let runs = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap();
+    assert_eq!(runs, new);
 }
 
 #[test]

@@ -49,7 +49,10 @@ fn choose(model: &Model, now: Timestamp) -> ChosenStrategy {
         let reason = "its engines keep prefixes of prompts, or report their load";
         return of(Strategy::Weighted, reason);
     }
-    of(Strategy::Smart, "not all of its engines keep prefixes of prompts or report their load")
+    of(
+        Strategy::Smart,
+        "not all of its engines are known to keep prefixes of prompts or report their load",
+    )
 }
 
 /// Returns whether the telemetry of a backend is fresh.

@@ -16,8 +16,9 @@ const LONG: f64 = 0.5;
 /// A request that has not waited, or has no objective for its first token, may exceed the limits:
 /// the strategy knows the cost of waiting for another backend. So may a prompt that alone is more
 /// work than the limits allow, if it takes half of its objective or a backend has it cached. If the
-/// owner of such a prompt is far above its share, the prompt keeps to the limits, and waits for the
-/// backends that have it cached, if there are any, or for an idle one.
+/// owner of such a prompt is far above its share, it may do so while enough backends have room for
+/// others. Then it keeps to the limits, and waits for the backends that have it cached, if there are
+/// any, or for an idle one.
 // Long prompts stay on few backends only if these may have several of them: elsewhere they would
 // slow down every stream, or be computed again. A short one that is late because it has waited
 // would be sent to where it makes no other one late, and would take the time there from requests
@@ -46,8 +47,15 @@ pub(super) fn within(input: &RouteInput<'_>, model: &Model, conditions: Conditio
     };
     let mut holders = model.serving.iter().filter(|one| has_prompt(input, model, one));
     let is_cached = holders.any(may_have_room);
-    if filters.is_far_above_share(first) {
+    if filters.is_far_above_share(first) && !leaves_room(model, first.reserve, &filters) {
         return Conditions { only_cached: is_cached && !conditions.in_panic, ..conditions };
     }
     if is_cached || takes_longer(LONG * ttft_ms * 1000.0) { exceeding } else { conditions }
+}
+
+/// Returns whether backends are below the limits that a request may take without the last ones: the
+/// kept share of all (`queue.reserve`), at least one.
+fn leaves_room(model: &Model, reserve: f64, filters: &Filters<'_>) -> bool {
+    let with_room = model.serving.iter().filter(|one| filters.check::<bool>(one)).count();
+    with_room as f64 > (reserve * model.serving.len() as f64).max(1.0)
 }

@@ -136,12 +136,12 @@ fn requests_wait_only_if_every_backend_is_at_its_limit() {
 
 const HAS_WAITED: Option<Waited> = Some(Waited { ttft_ms: Some(2000.0) });
 
-/// Returns a fleet of two backends, and the row of the one that has the prompt of family 1. Its
-/// batch is full, and the other backend is idle.
-fn full_home() -> (Fleet, u32, Vec<PredictionTicket>) {
+/// Returns a fleet, and the row of the backend that has the prompt of family 1. Its batch is full,
+/// and the other backends are idle.
+fn full_home(backends: usize) -> (Fleet, u32, Vec<PredictionTicket>) {
     let sections = "queue: { size: 10, max_backlog: 10ms }\nrouting: { strategy: slo }";
-    let mut fleet = train(Fleet::of(&format!("{sections}\n{}", alike(2, "m"))));
-    teach(&fleet, 1, 1.0);
+    let mut fleet = train(Fleet::of(&format!("{sections}\n{}", alike(backends, "m"))));
+    (1..backends).for_each(|row| teach(&fleet, row, 1.0));
     let home = try_chat(&mut fleet, 1).unwrap().row;
     let mut streams = vec![send_to(&fleet, home as usize, SENT, Some(7_000.0))];
     streams.extend((0..60).map(|_| send_to(&fleet, home as usize, SENT, None)));
@@ -152,7 +152,7 @@ fn full_home() -> (Fleet, u32, Vec<PredictionTicket>) {
 /// Elsewhere it would be computed again, and others would be evicted.
 #[test]
 fn long_prompt_that_waited_goes_where_it_is_cached() {
-    let (mut fleet, home, _streams) = full_home();
+    let (mut fleet, home, _streams) = full_home(2);
     assert_ne!(try_chat_after(&mut fleet, 2, HAS_WAITED).unwrap().row, home, "nowhere cached");
     assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home);
 }
@@ -160,7 +160,7 @@ fn long_prompt_that_waited_goes_where_it_is_cached() {
 /// It would take the room of the others, there and elsewhere.
 #[test]
 fn long_prompt_of_an_owner_far_above_its_share_waits_for_a_backend_that_has_it() {
-    let (mut fleet, home, _streams) = full_home();
+    let (mut fleet, home, _streams) = full_home(2);
     let other = held(&fleet, Owner { id: 1, weight: 1 }, 1 - home);
     let large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default(), home)).collect();
     let verdict = try_chat_after(&mut fleet, 1, HAS_WAITED);
@@ -180,6 +180,19 @@ fn long_prompt_of_an_owner_far_above_its_share_waits_for_a_backend_that_has_it()
     let _large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default(), home)).collect();
     drop(other);
     assert_ne!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home, "the other is idle");
+}
+
+#[test]
+fn long_prompt_of_an_owner_far_above_its_share_exceeds_limits_while_others_have_room() {
+    let (mut fleet, home, _streams) = full_home(3);
+    let _other = held(&fleet, Owner { id: 1, weight: 1 }, (home + 2) % 3);
+    let _large: Vec<_> = (0..3).map(|_| held(&fleet, Owner::default(), home)).collect();
+    assert_eq!(try_chat_after(&mut fleet, 1, HAS_WAITED).unwrap().row, home);
+    let long = RequestShape { prompt_tokens: 100_000.0, ..SENT };
+    let busy = usize::try_from((home + 1) % 3).unwrap();
+    let _prompt = send_to(&fleet, busy, long, None);
+    let verdict = try_chat_after(&mut fleet, 1, HAS_WAITED);
+    assert!(matches!(verdict, Err(RouteError::Saturated { .. })), "one is left: {verdict:?}");
 }
 
 #[test]
