@@ -10,6 +10,7 @@ pub(crate) mod connect;
 pub(crate) mod connection;
 pub(crate) mod deadline;
 pub(crate) mod failure;
+pub(crate) mod final_head;
 pub mod headers;
 pub(crate) mod http1;
 pub(crate) mod http2;

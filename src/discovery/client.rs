@@ -12,6 +12,7 @@ use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
+use crate::upstream::final_head::read_final_head;
 
 /// The largest number of bytes that are read of a response.
 const MAX_BODY_BYTES: usize = 8 << 20;
@@ -92,8 +93,7 @@ impl DiscoveryClient {
             session.write_body(body.as_bytes()).await.map_err(failed)?;
         }
         session.finish_body().await.map_err(failed)?;
-        session.read_response().await.map_err(failed)?;
-        let status = session.get_status().map_or(0, |status| status.as_u16());
+        let status = read_final_head(&mut session).await.map_err(failed)?;
         let body = read_body(&mut session).await?;
         Ok((status, body))
     }

@@ -87,7 +87,14 @@ impl HealthChecks {
                     }
                 }
                 Ok(None) => return change,
-                Err(_still_running) => {}
+                Err(_still_running) => {
+                    while running.try_join_next().is_some() {}
+                    // A check that panics ends without a result.
+                    if started == health.fall && running.is_empty() && self.results.is_empty() {
+                        let result = Err(DiscoveryError::Connection("the check ended early"));
+                        return self.checker.learn(&CheckEnd { started: now(), result });
+                    }
+                }
             }
         }
     }

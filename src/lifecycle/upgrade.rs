@@ -89,8 +89,8 @@ pub struct Successor {
     pub arguments: Vec<OsString>,
 }
 
-/// Returns the path by which this process was started. A symbolic link in it is not resolved: it may
-/// lead to a new version by now.
+/// Returns the path by which this process was started. A symbolic link in it is not resolved: it
+/// may lead to a new version by now.
 fn started_as() -> Option<PathBuf> {
     let running = std::env::current_exe().ok()?;
     let given = std::env::args_os().next().and_then(|given| std::path::absolute(given).ok());

@@ -2,17 +2,24 @@
 
 pub(crate) mod engine_exchange;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::Method;
+use http::header::{self, HeaderName};
 use penstock_api::ErrorCode;
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
+use crate::downstream::body::BodyClaim;
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::backend_call::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::OwnResponse;
+use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure};
+use crate::upstream::headers::REQUEST_ID;
+use crate::upstream::response_head::BadResponse;
 
 /// The maximum number of bytes of an engine's error that a client is shown.
 const SHOWN_ERROR: usize = 1024;
@@ -54,6 +61,131 @@ impl Refused {
     }
 }
 
+/// An engine's response to a call, read whole.
+pub(crate) struct EngineResponse {
+    pub(crate) status: u16,
+    /// Its status, and its fields that the client of a refusal gets.
+    pub(crate) header: Box<ResponseHeader>,
+    /// Empty if an error broke off.
+    pub(crate) body: Bytes,
+    pub(crate) claim: BodyClaim,
+}
+
+impl EngineResponse {
+    pub(crate) fn is_success(&self) -> bool {
+        matches!(self.status, 200..=299)
+    }
+
+    /// The text of an error.
+    pub(crate) fn error_text(&self) -> String {
+        let value: Option<Value> = serde_json::from_slice(&self.body).ok();
+        let text = value.and_then(|value| error_of(&value));
+        text.unwrap_or_else(|| format!("it responded with {}", self.status))
+    }
+}
+
+/// The part of a call in which it failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CallStep {
+    Send,
+    /// The request was written whole.
+    Wait,
+    /// The head of the response was read.
+    Read,
+}
+
+/// The failure of a call without a whole response.
+#[derive(Debug)]
+pub(crate) struct CallFailure {
+    pub(crate) step: CallStep,
+    pub(crate) error: ExchangeFailure,
+}
+
+impl CallFailure {
+    /// The failure of an attempt that consists of the call.
+    ///
+    /// # Errors
+    /// [`CallFailure`], unchanged, if the response has started, or is too large.
+    pub(crate) fn into_failure(self) -> Result<Failure, Self> {
+        Ok(match (&self.error, self.step) {
+            (ExchangeFailure::NoConnection(error), _) => Failure::NotSent(*error),
+            (ExchangeFailure::TimedOut, _) => Failure::TimedOut(ErrorCode::ResponseTimeout),
+            (ExchangeFailure::Broken, CallStep::Send) => {
+                Failure::NotSent(ConnectError::ClosedEarly)
+            }
+            (ExchangeFailure::Broken, CallStep::Wait) => {
+                Failure::NoResponse { end: ConnectionEnd::Closed, is_unread: false }
+            }
+            (ExchangeFailure::NotHttp, _) => Failure::BadResponse(BadResponse::NotHttp),
+            (
+                ExchangeFailure::Broken
+                | ExchangeFailure::LineTooLong
+                | ExchangeFailure::TooLarge
+                | ExchangeFailure::MemoryFull,
+                _,
+            ) => return Err(self),
+        })
+    }
+}
+
+/// The fields of a refusal that its client gets.
+const REFUSAL_FIELDS: [HeaderName; 4] = [
+    header::RETRY_AFTER,
+    HeaderName::from_static("retry-after-ms"),
+    HeaderName::from_static("x-should-retry"),
+    REQUEST_ID,
+];
+
+/// Posts `body` to a path of an attempt's backend. `timeout`: the longest wait for progress.
+///
+/// # Errors
+/// [`CallFailure`] when there is no whole response.
+pub(crate) async fn call(
+    flow: &Flow<'_>,
+    attempt: &Attempt<'_>,
+    path: &'static str,
+    body: Bytes,
+    timeout: Duration,
+) -> Result<EngineResponse, CallFailure> {
+    let request = EngineRequest::new(
+        Method::POST,
+        path.to_owned(),
+        &flow.client.head().headers,
+        &flow.ctx.request_id,
+        timeout,
+    );
+    let request = EngineRequest { length: Some(body.len()), ..request };
+    let failed = |step| move |error| CallFailure { step, error };
+    let connect_timeout = attempt.serving.timeouts.connect;
+    let connecting =
+        EngineExchange::begin(&flow.proxy.calls, attempt.backend, &request, connect_timeout);
+    let mut exchange = connecting.await.map_err(failed(CallStep::Send))?;
+    exchange.send(&body).await.map_err(failed(CallStep::Send))?;
+    let status = exchange.finish().await.map_err(failed(CallStep::Wait))?;
+    let header = refusal_header(&exchange, status);
+    let header = header.map_err(|_bad_status| ExchangeFailure::NotHttp);
+    let header = Box::new(header.map_err(failed(CallStep::Wait))?);
+    let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
+    let mut claim = flow.proxy.claim_response();
+    let body = match exchange.read_all(limit, &mut claim).await {
+        Ok(body) => body,
+        // The status says enough.
+        Err(_) if !matches!(status, 200..=299) => Bytes::new(),
+        Err(error) => return Err(CallFailure { step: CallStep::Read, error }),
+    };
+    Ok(EngineResponse { status, header, body, claim })
+}
+
+fn refusal_header(exchange: &EngineExchange, status: u16) -> pingora::Result<ResponseHeader> {
+    let mut header = ResponseHeader::build(status, Some(REFUSAL_FIELDS.len()))?;
+    for name in REFUSAL_FIELDS {
+        if let Some(value) = exchange.head().and_then(|head| head.headers.get(&name)) {
+            header.insert_header(name, value.clone())?;
+        }
+    }
+    Ok(header)
+}
+
 /// Posts `body` to a path of an attempt's backend, and returns the response. It has the timeout of
 /// the first token: loading a model takes as long as the first request to it.
 ///
@@ -62,33 +194,14 @@ impl Refused {
 pub(crate) async fn post(
     flow: &Flow<'_>,
     attempt: &Attempt<'_>,
-    path: &str,
+    path: &'static str,
     body: Bytes,
 ) -> Result<Bytes, Refused> {
-    let timeouts = &attempt.serving.timeouts;
-    let (path, timeout) = (path.to_owned(), timeouts.first_token);
-    let request = EngineRequest::new(
-        Method::POST,
-        path,
-        &flow.client.head().headers,
-        &flow.ctx.request_id,
-        timeout,
-    );
-    let request = EngineRequest { length: Some(body.len()), ..request };
-    let failed = |error: ExchangeFailure| Refused { status: None, text: error.to_string() };
-    let connector = &flow.proxy.calls;
-    let connecting = EngineExchange::begin(connector, attempt.backend, &request, timeouts.connect);
-    let mut exchange = connecting.await.map_err(failed)?;
-    exchange.send(&body).await.map_err(failed)?;
-    match exchange.finish().await.map_err(failed)? {
-        200..=299 => {
-            let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
-            exchange.read_all(limit, &mut flow.proxy.claim_response()).await.map_err(failed)
-        }
-        status => match read_refusal(&mut exchange, status).await {
-            TargetEnd::Done => Ok(Bytes::new()),
-            TargetEnd::Failed { status, text } => Err(Refused { status, text }),
-        },
+    let timeout = attempt.serving.timeouts.first_token;
+    match call(flow, attempt, path, body, timeout).await {
+        Ok(response) if response.is_success() => Ok(response.body),
+        Ok(response) => Err(Refused { status: Some(response.status), text: response.error_text() }),
+        Err(failed) => Err(Refused { status: None, text: failed.error.to_string() }),
     }
 }
 
@@ -120,4 +233,36 @@ pub(crate) fn own_json(body: &Value) -> AttemptEnd {
         Err(_) => Err(OwnError::new(ErrorCode::InternalError, "The response cannot be made")),
     };
     AttemptEnd::Own { response, status: 200 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failure_of_a_call_depends_on_its_step() {
+        let failure = |step, error| CallFailure { step, error }.into_failure();
+        let refused = ExchangeFailure::NoConnection(ConnectError::Refused);
+        assert!(matches!(
+            failure(CallStep::Send, refused),
+            Ok(Failure::NotSent(ConnectError::Refused))
+        ));
+        assert!(matches!(
+            failure(CallStep::Send, ExchangeFailure::Broken),
+            Ok(Failure::NotSent(ConnectError::ClosedEarly))
+        ));
+        let lost = failure(CallStep::Wait, ExchangeFailure::Broken).unwrap();
+        assert!(lost.is_lost_connection());
+        assert!(failure(CallStep::Read, ExchangeFailure::Broken).is_err(), "it has started");
+        for step in [CallStep::Send, CallStep::Wait, CallStep::Read] {
+            assert!(matches!(
+                failure(step, ExchangeFailure::TimedOut),
+                Ok(Failure::TimedOut(ErrorCode::ResponseTimeout))
+            ));
+        }
+        assert!(matches!(
+            failure(CallStep::Wait, ExchangeFailure::NotHttp),
+            Ok(Failure::BadResponse(BadResponse::NotHttp))
+        ));
+    }
 }

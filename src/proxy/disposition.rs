@@ -4,7 +4,7 @@
 
 use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
-use penstock_scan::{FirstEvent, may_report_failure, reports_failure};
+use penstock_scan::{FirstEvent, is_void, lacks_result, may_report_failure, reports_failure};
 
 use crate::upstream::failure::Refusal;
 use crate::upstream::response_head::Framing;
@@ -56,6 +56,8 @@ pub(crate) struct SeenResponse<'a> {
     pub(crate) stream: Option<StreamFraming>,
     /// True if the head declares a JSON body.
     pub(crate) is_json: bool,
+    /// True if the body has a content coding.
+    pub(crate) is_encoded: bool,
     /// The part of the body that has been read; `None` before any was.
     pub(crate) body: Option<&'a [u8]>,
     /// True if `body` is complete.
@@ -85,19 +87,25 @@ impl Disposition {
     pub(crate) fn of(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Self> {
         match seen.status {
             200..=299 => of_success(terms, seen),
+            // A redirect is no response of an engine, and its target is the operator's matter.
+            300..=399 if is_judged(terms.operation) => Some(Self::Hold(Refusal::NoResult)),
             _ => of_error(terms, seen),
         }
     }
 }
 
 fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disposition> {
-    if !is_read(terms.operation) {
+    if !is_judged(terms.operation) || terms.operation.row().body != BodyFormat::Json {
         return Some(Disposition::Relay);
     }
     let is_empty = matches!(seen.framing, Framing::Empty | Framing::Length(0));
     // Neither status has a body (RFC 9110 §15.3.5 and §15.3.6), and inference has a result.
     if is_empty || matches!(seen.status, 204 | 205) {
         return Some(Disposition::Hold(Refusal::NoWork));
+    }
+    // A request for speech is JSON, but its response is audio.
+    if seen.is_encoded || (terms.operation == Operation::Speech && !seen.is_json) {
+        return Some(Disposition::Relay);
     }
     let judged = match (seen.stream, seen.body) {
         // A stream may report a failure in its first event.
@@ -137,24 +145,39 @@ fn of_whole(
     seen: &SeenResponse<'_>,
     body: Option<&[u8]>,
 ) -> Option<Disposition> {
+    // Read whatever type the head declares: some engines declare none, or a wrong one.
+    let body = body?;
     // A large response is no error.
     let is_large = matches!(seen.framing, Framing::Length(length) if length > MAX_HELD as u64);
-    let Some(body) = body.filter(|_| !is_large) else {
-        let is_read = seen.is_json && !is_large;
-        return (!is_read).then_some(Disposition::Relay);
-    };
-    Some(match body.trim_ascii_start().first() {
+    let is_short = !is_large && body.len() < MAX_HELD;
+    let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
+    Some(match text.first() {
         None if seen.is_whole => Disposition::Hold(Refusal::NoWork),
         // White space before the end is relayed: it keeps a client's connection alive.
-        Some(b'{') if seen.is_whole => match reports_failure(body) {
-            true => Disposition::Hold(refusal_of(terms, body)),
-            false => Disposition::Relay,
-        },
+        None => Disposition::Relay,
+        Some(b'{' | b'[') if seen.is_whole && is_void(text) => Disposition::Hold(Refusal::NoResult),
+        Some(b'{') if seen.is_whole && reports_failure(text) => {
+            Disposition::Hold(refusal_of(terms, text))
+        }
+        Some(b'{') if seen.is_whole && lacks_result(text) => {
+            Disposition::Hold(match refusal_of(terms, text) {
+                Refusal::NoWork => Refusal::NoResult,
+                refusal => refusal,
+            })
+        }
+        Some(b'{') if seen.is_whole => Disposition::Relay,
         // A body that has content passes as it comes.
-        Some(b'{') if body.len() < MAX_HELD && may_report_failure(body) => return None,
-        _ => Disposition::Relay,
+        Some(b'{') if is_short && may_report_failure(text) => return None,
+        Some(b'{' | b'[') => Disposition::Relay,
+        // Some engines declare no type, or a wrong one, for their streams.
+        Some(_) if EVENT_STARTS.iter().any(|start| text.starts_with(start)) => Disposition::Relay,
+        // Neither an object nor a list, such as the page of a web server.
+        Some(_) => Disposition::Hold(Refusal::NoResult),
     })
 }
+
+/// The beginnings of a stream of server-sent events.
+const EVENT_STARTS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
 
 /// The reason to hold back a response that reports a failure with a good status.
 fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
@@ -162,7 +185,7 @@ fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
         ErrorMeaning::RateLimited => Refusal::RateLimited,
         ErrorMeaning::Overloaded => Refusal::Overloaded,
         ErrorMeaning::ModelMissing => Refusal::ModelMissing,
-        ErrorMeaning::Moderated => Refusal::Client,
+        ErrorMeaning::Moderated | ErrorMeaning::TooLarge => Refusal::Client,
         ErrorMeaning::Other => Refusal::NoWork,
     }
 }
@@ -212,7 +235,10 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
 /// The reason to hold back a response of this status, by the table of the rule on outcomes; `None`
 /// if it goes to the client.
 fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Refusal> {
+    let meaning = || ErrorMeaning::read(body, terms.model, terms.body);
     match status {
+        // A pause would cost others, and the next backend of this provider has the same limit.
+        429 if meaning() == ErrorMeaning::TooLarge => return None,
         429 => return Some(Refusal::RateLimited),
         503 | 529 => return Some(Refusal::Overloaded),
         _ if !is_judged(terms.operation) => {
@@ -221,7 +247,7 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         _ => {}
     }
     let is_own = terms.key == SentKey::Own;
-    match (status, ErrorMeaning::read(body, terms.model, terms.body)) {
+    match (status, meaning()) {
         // The operator's key is rejected, or its account is empty: other backends have other
         // accounts.
         (401 | 402, _) if is_own => Some(Refusal::KeyRejected),
@@ -242,13 +268,6 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
 /// passed-through request is not known.
 fn is_judged(operation: Operation) -> bool {
     operation != Operation::Passthrough
-}
-
-/// Returns whether failures can be read from the responses to an operation.
-fn is_read(operation: Operation) -> bool {
-    let row = operation.row();
-    // A request for speech is JSON, but its response is audio.
-    is_judged(operation) && row.body == BodyFormat::Json && operation != Operation::Speech
 }
 
 #[cfg(test)]

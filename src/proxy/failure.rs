@@ -41,7 +41,9 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
         Refusal::Overloaded => busy(503),
         Refusal::KeyRejected => Outcome::Refused { part: RefusedPart::Backend, status },
         Refusal::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
-        Refusal::Forbidden | Refusal::NoWork | Refusal::ServerError => Outcome::Fault,
+        Refusal::Forbidden | Refusal::NoWork | Refusal::NoResult | Refusal::ServerError => {
+            Outcome::Fault
+        }
         Refusal::OperationMissing | Refusal::Client => Outcome::Client,
     }
 }
@@ -77,6 +79,7 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
             | Refusal::ModelMissing
             | Refusal::OperationMissing
             | Refusal::NoWork
+            | Refusal::NoResult
             | Refusal::ServerError,
             _,
         ) => ErrorCode::BadUpstreamResponse,
@@ -122,6 +125,9 @@ fn message_of(failure: &Failure) -> String {
         }
         Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
             format!("The backend's response is empty ({})", held.status)
+        }
+        Failure::Held(Refusal::NoResult, _) => {
+            "The backend's response is not that of an engine".to_owned()
         }
         Failure::Held(_, held) => format!("The backend responded with {}", held.status),
         Failure::TimedOut(code) => timeout_message(*code).to_owned(),

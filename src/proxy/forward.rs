@@ -148,6 +148,7 @@ async fn judge(
                 framing: reply.head.framing,
                 stream: reply.head.stream,
                 is_json: reply.head.is_json,
+                is_encoded: reply.head.is_encoded,
                 body: has_started.then(|| reply.started.payload()),
                 is_whole: is_over || reply.started.is_whole(),
             };

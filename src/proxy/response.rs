@@ -9,8 +9,6 @@ mod held;
 mod switched;
 mod timing;
 
-use http::Version;
-use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 
 use crate::auth::KeyOwner;
@@ -31,6 +29,7 @@ use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
 pub(crate) use fields::add_edits;
 use fields::{add_decision, add_tier};
+pub(super) use fields::{add_stream_fields, frame_open_end};
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
 use penstock_api::units::{Timestamp, TokenCount};
@@ -38,8 +37,6 @@ use penstock_api::{ErrorCode, StreamFraming, Work};
 use penstock_clock::now;
 use penstock_core::fleet::{Outcome, SlotId};
 pub(super) use switched::switch;
-
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// A response whose head has been read.
 pub(crate) struct Reply<'a> {
@@ -76,6 +73,7 @@ pub(crate) async fn relay(
         attempt.client.shrink();
     }
     let mut monitor = monitor_of(request, attempt, head.stream);
+    expect_end(&head, &mut monitor);
     let timing = timing_of(flow).filter(|_| is_stream);
     let Flow { proxy, client, ctx } = &mut *flow;
     let mut progress = RelayProgress::new(proxy, request.view(ctx), attempt, permit, &head);
@@ -105,6 +103,7 @@ pub(crate) async fn relay(
             }
             Ok(())
         }
+        RelayEnd::Unterminated => Ok(()),
         RelayEnd::LeftAfterEnd => flow.ctx.left_after_end(),
         RelayEnd::ClientGone => flow.ctx.client_gone(),
         RelayEnd::Cut(code) => {
@@ -143,6 +142,17 @@ fn monitor_of(
     monitor
 }
 
+/// Expects that a success ends as its kind does. An error may end as it likes.
+fn expect_end(head: &ResponseHead, monitor: &mut ResponseMonitor) {
+    if !matches!(head.status, 200..=299) {
+        return;
+    }
+    monitor.expect_ending();
+    if head.framing == Framing::UntilClose && head.is_json && !head.is_encoded {
+        monitor.expect_json();
+    }
+}
+
 /// The timing that the client requests, if the configuration exposes decisions.
 fn timing_of(flow: &Flow<'_>) -> Option<Timing> {
     let is_exposed = flow.ctx.generation.config.routing.expose_decision;
@@ -166,14 +176,19 @@ fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayE
         ctx.record.response.first_token = monitor.first_token;
     }
     match end {
-        RelayEnd::Complete if is_stream && monitor.has_failed() => {
+        RelayEnd::Complete | RelayEnd::Unterminated
+            if ctx.record.response.status < 400 && monitor.has_failed() =>
+        {
             ctx.record.response.outcome = Some(Outcome::Fault);
         }
         RelayEnd::Cut(code) => {
             ctx.record.response.code = Some(code);
             ctx.record.response.outcome = Some(unreadable_outcome(code));
         }
-        RelayEnd::Complete | RelayEnd::LeftAfterEnd | RelayEnd::ClientGone => {}
+        RelayEnd::Complete
+        | RelayEnd::Unterminated
+        | RelayEnd::LeftAfterEnd
+        | RelayEnd::ClientGone => {}
     }
 }
 
@@ -264,30 +279,6 @@ fn finish_head(
     }
 }
 
-/// Adds fields that keep proxies from buffering a stream.
-pub(super) fn add_stream_fields(header: &mut ResponseHeader) -> pingora::Result<()> {
-    header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
-    header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))
-}
-
-/// Frames a body whose length is not known.
-pub(super) fn frame_open_end(
-    header: &mut ResponseHeader,
-    client: &mut ClientSide<'_>,
-) -> pingora::Result<()> {
-    match client.head().version {
-        Version::HTTP_11 => {
-            let chunked = HeaderValue::from_static("chunked");
-            header.insert_header(header::TRANSFER_ENCODING, chunked)?;
-        }
-        // HTTP/1.0 has no chunks: such a body ends with the connection, and the head must say so.
-        Version::HTTP_10 => client.close_after(),
-        // HTTP/2 frames its bodies itself.
-        _ => {}
-    }
-    Ok(())
-}
-
 /// Reports the progress of one relay to the backend's state and the observers.
 struct RelayProgress<'a> {
     proxy: &'a Proxy,
@@ -334,9 +325,8 @@ impl RelayObserver for RelayProgress<'_> {
             self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
         }
         let first_token = monitor.first_token.filter(|_| self.is_stream);
-        // A stream is committed by its head: a failure shows only in its content.
-        let has_failed =
-            self.is_stream && self.result.outcome == Outcome::Ok && monitor.has_failed();
+        // A response is committed by its head: a later failure shows only in its content.
+        let has_failed = self.result.outcome == Outcome::Ok && monitor.has_failed();
         let outcome = if has_failed { Outcome::Fault } else { self.result.outcome };
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;

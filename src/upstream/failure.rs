@@ -98,6 +98,8 @@ pub(crate) enum Refusal {
     OperationMissing,
     /// The backend reported a failure, or nothing at all, instead of any token.
     NoWork,
+    /// The backend sent something else instead of a result: a redirect, the page of a web server.
+    NoResult,
     /// The backend sent a 5xx, and the configuration retries those.
     ServerError,
     /// The request itself is at fault, and only an ensemble gets the response.

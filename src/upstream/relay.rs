@@ -1,6 +1,8 @@
 //! Relays a response to the client: as it arrives, unbuffered and, without a [`Transform`],
 //! unchanged. Counts the tokens on the way and makes every broken end visible.
 
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::header::HeaderName;
 use penstock_api::ErrorCode;
@@ -19,6 +21,8 @@ use crate::wire::body_budget::BodyClaim;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RelayEnd {
     Complete,
+    /// Complete by the last event of a stream, after which the backend has not ended the body.
+    Unterminated,
     /// The client left, after the last event of a stream.
     LeftAfterEnd,
     ClientGone,
@@ -128,6 +132,10 @@ pub(crate) trait ResponseSink {
 /// The most payload bytes that are held before the first token.
 const MAX_HELD: usize = 64 * 1024;
 
+/// The longest wait for the end of a body after the last event of its stream: the client has all of
+/// the response, and the backend should be free for the next request.
+const LAST_WAIT: Duration = Duration::from_secs(1);
+
 /// A head that is held until the first token, so that it can state its time, and the payload before
 /// it.
 pub(crate) struct HeldHead {
@@ -203,17 +211,25 @@ impl Exchange<'_> {
         monitor: &mut ResponseMonitor,
         mut terms: RelayTerms<'_>,
     ) -> RelayEnd {
+        let mut is_terminated = true;
         loop {
             // Before this part is observed: a client that misses the last event has left early.
             let had_ended = monitor.has_ended_stream();
             let left = || if had_ended { RelayEnd::LeftAfterEnd } else { RelayEnd::ClientGone };
             let payload = match terms.started.take(&mut self.connection.read) {
                 Ok(payload) => payload,
+                Err(_bad) if had_ended => {
+                    is_terminated = false;
+                    terms.started.end();
+                    Bytes::new()
+                }
                 Err(_bad) => return RelayEnd::Cut(ErrorCode::BadUpstreamResponse),
             };
             let tokens = monitor.observe(&payload, terms.started.is_whole());
-            // A stream that ends with its connection may have lost its last event.
-            let is_cut = terms.started.is_closed() && !monitor.has_ended();
+            // A response that ends with its connection may have lost its end. A stream that ends
+            // before its last event has lost it in any case.
+            let is_cut = terms.started.is_closed() && !monitor.has_ended()
+                || terms.started.is_whole() && monitor.lacks_ending();
             let is_last = terms.started.is_whole() && !is_cut;
             if tokens > 0 {
                 self.tokens_passed(monitor, &mut terms, tokens);
@@ -234,7 +250,7 @@ impl Exchange<'_> {
                 Err(end) => return end,
             }
             if is_last {
-                return RelayEnd::Complete;
+                return if is_terminated { RelayEnd::Complete } else { RelayEnd::Unterminated };
             }
             if is_cut {
                 return RelayEnd::Cut(ErrorCode::UpstreamClosed);
@@ -242,23 +258,45 @@ impl Exchange<'_> {
             if is_more_read {
                 continue;
             }
-            match self.read_more().await {
-                Ok(1..) => {}
-                // Any close looks like the end here: a stream must have sent its last event.
-                Ok(0) if terms.started.is_until_close() && monitor.has_ended() => {
-                    terms.started.end();
-                }
-                Ok(0) | Err(ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending) => {
-                    return RelayEnd::Cut(ErrorCode::UpstreamClosed);
-                }
-                Err(ExchangeError::ClientGone) if monitor.has_ended_stream() => {
-                    return RelayEnd::LeftAfterEnd;
-                }
-                Err(ExchangeError::ClientGone) => return RelayEnd::ClientGone,
-                Err(ExchangeError::TimedOut(code)) => return RelayEnd::Cut(code),
-                Err(ExchangeError::BadResponse(_)) => {
-                    return RelayEnd::Cut(ErrorCode::BadUpstreamResponse);
-                }
+            if monitor.has_ended_stream() && !had_ended {
+                let deadline = &mut self.interrupts.deadline;
+                deadline.set(now(), LAST_WAIT, ErrorCode::BetweenTokensTimeout);
+            }
+            match self.read_part(monitor, &mut terms.started).await {
+                Ok(is_sound) => is_terminated &= is_sound,
+                Err(end) => return end,
+            }
+        }
+    }
+
+    /// Reads the next part of a body, or its end. Returns false if the backend has not ended it,
+    /// although the last event of its stream has passed.
+    async fn read_part(
+        &mut self,
+        monitor: &ResponseMonitor,
+        started: &mut Beginning,
+    ) -> Result<bool, RelayEnd> {
+        match self.read_more().await {
+            Ok(1..) => Ok(true),
+            // Any close looks like the end here: the monitor knows whether it is one.
+            Ok(0) if started.is_until_close() => {
+                started.end();
+                Ok(true)
+            }
+            Err(ExchangeError::ClientGone) if monitor.has_ended_stream() => {
+                Err(RelayEnd::LeftAfterEnd)
+            }
+            Err(ExchangeError::ClientGone) => Err(RelayEnd::ClientGone),
+            _ if monitor.has_ended_stream() => {
+                started.end();
+                Ok(false)
+            }
+            Ok(0) | Err(ExchangeError::Ended(_) | ExchangeError::ClosedWhileSending) => {
+                Err(RelayEnd::Cut(ErrorCode::UpstreamClosed))
+            }
+            Err(ExchangeError::TimedOut(code)) => Err(RelayEnd::Cut(code)),
+            Err(ExchangeError::BadResponse(_)) => {
+                Err(RelayEnd::Cut(ErrorCode::BadUpstreamResponse))
             }
         }
     }

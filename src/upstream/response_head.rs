@@ -52,7 +52,7 @@ pub struct ResponseHead {
     /// True if the body is JSON.
     pub is_json: bool,
     /// True if the body has a content coding.
-    pub(super) is_encoded: bool,
+    pub is_encoded: bool,
 }
 
 impl ResponseHead {

@@ -6,6 +6,7 @@ use bytes::{Buf, BytesMut};
 use memchr::memmem::Finder;
 use penstock_api::units::Timestamp;
 use penstock_api::{Operation, StreamFraming};
+use penstock_dialect::JsonEnd;
 use penstock_scan::{
     EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
 };
@@ -27,10 +28,26 @@ static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
     .map(Finder::new)
 });
 
+/// The marks of a whole response whose generation has failed: OpenRouter, vLLM and SGLang report it
+/// this way.
+static FAILED_ENDS: LazyLock<[Finder<'static>; 4]> = LazyLock::new(|| {
+    [
+        "\"finish_reason\":\"error\"",
+        "\"finish_reason\": \"error\"",
+        "\"finish_reason\":\"abort\"",
+        "\"finish_reason\": \"abort\"",
+    ]
+    .map(Finder::new)
+});
+
 /// Watches the payload of one response, without keeping it.
 #[derive(Debug)]
 pub(crate) struct ResponseMonitor {
     events: Option<EventScanner>,
+    /// The end of a body of JSON that ends with its connection.
+    json: Option<JsonEnd>,
+    /// True if a stream without an ending of its dialect has failed.
+    needs_ending: bool,
     has_ended: bool,
     has_failed: bool,
     tail: BytesMut,
@@ -60,6 +77,8 @@ impl ResponseMonitor {
             bounds,
             bytes: 0,
             events: stream.map(|framing| EventScanner::new(operation, framing)),
+            json: None,
+            needs_ending: false,
             has_ended: stream.is_none(),
             has_failed: false,
             tail: BytesMut::new(),
@@ -81,16 +100,17 @@ impl ResponseMonitor {
             // A mark split between two parts is missed: a later response teaches the length.
             *found |= LENGTH_ENDS.iter().any(|mark| mark.find(payload).is_some());
         }
-        if let Some(events) = &mut self.events {
-            let progress = events.feed(payload);
-            self.tokens = self.tokens.saturating_add(progress.tokens);
-            self.has_ended |= progress.done;
-            self.has_failed |= progress.error;
-            return progress.tokens;
+        if self.events.is_some() {
+            let tokens = self.feed(payload);
+            return if is_last { tokens + self.end_line() } else { tokens };
+        }
+        if let Some(json) = &mut self.json {
+            json.feed_bytes(payload);
+            self.has_ended = json.is_whole();
         }
         if is_last && self.tail.is_empty() {
             // The common case, a body in one read: nothing is copied.
-            self.usage = usage_in(last_bytes(payload));
+            self.read_end(last_bytes(payload));
             return 0;
         }
         let keep = last_bytes(payload);
@@ -98,9 +118,50 @@ impl ResponseMonitor {
         self.tail.advance(surplus.min(self.tail.len()));
         self.tail.extend_from_slice(keep);
         if is_last {
-            self.usage = usage_in(&self.tail);
+            let tail = std::mem::take(&mut self.tail);
+            self.read_end(&tail);
         }
         0
+    }
+
+    /// Reads the last line of a stream of lines that lacks its line end. Returns the tokens in it.
+    pub(crate) fn end_line(&mut self) -> u32 {
+        let is_open = |events: &EventScanner| {
+            events.framing() == StreamFraming::Lines && !events.at_boundary()
+        };
+        if self.events.as_ref().is_some_and(is_open) { self.feed(b"\n") } else { 0 }
+    }
+
+    fn feed(&mut self, payload: &[u8]) -> u32 {
+        let Some(events) = &mut self.events else { return 0 };
+        let progress = events.feed(payload);
+        self.tokens = self.tokens.saturating_add(progress.tokens);
+        self.has_ended |= progress.done;
+        self.has_failed |= progress.error;
+        progress.tokens
+    }
+
+    /// Reads the end of a whole response.
+    fn read_end(&mut self, tail: &[u8]) {
+        self.usage = usage_in(tail);
+        self.has_failed |= FAILED_ENDS.iter().any(|mark| mark.find(tail).is_some());
+    }
+
+    /// Expects a body of JSON that ends with its connection: any close looks like the end.
+    pub(crate) fn expect_json(&mut self) {
+        self.json = Some(JsonEnd::default());
+        self.has_ended = false;
+    }
+
+    /// Expects an ending of its dialect from a stream.
+    pub(crate) fn expect_ending(&mut self) {
+        self.needs_ending = true;
+    }
+
+    /// Returns whether the response lacks its end, if it ends here.
+    pub(crate) fn lacks_ending(&self) -> bool {
+        let is_unfinished = |events: &EventScanner| !events.has_finished();
+        self.needs_ending && !self.has_failed && self.events.as_ref().is_some_and(is_unfinished)
     }
 
     /// The id under which the engine may keep the response.

@@ -47,6 +47,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::ModelMissing
             | Refusal::OperationMissing
             | Refusal::NoWork
+            | Refusal::NoResult
             | Refusal::ServerError => RetrySafety::Safe,
             // The request is at fault: every other backend would refuse it, too.
             Refusal::Client => RetrySafety::Unsafe,

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use penstock_mock::Fault;
+use penstock_mock::{Cut, Fault};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, chat, request, streaming_chat};
@@ -119,6 +119,25 @@ fn token_counts_are_reported_or_marked_estimated() {
         assert!(line["ttft_ms"].as_f64().unwrap() <= line["duration_ms"].as_f64().unwrap());
         assert_eq!(line["stream"], true);
     }
+}
+
+#[test]
+fn output_of_a_message_that_breaks_off_is_estimated() {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to("");
+    let penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    // The start, the block, a ping and two pieces of text: the start reports the prompt's tokens.
+    one.script([Fault::CutStream { after_events: 5, how: Cut::Fin }]);
+    let mut messages = streaming_chat("m", "hello");
+    messages["max_tokens"] = json!(100);
+    assert_eq!(penstock.post("/v1/messages", &messages).status, 200);
+    assert_eq!(penstock.post("/v1/messages", &messages).status, 200);
+    let lines = wait_for(&path, 2);
+    let counts = |line: &Value| json!([line["tokens_out"], line["tokens_estimated"]]);
+    assert_eq!(counts(&lines[0]), json!([2, true]), "{}", lines[0]);
+    assert_eq!(counts(&lines[1]), json!([8, false]), "{}", lines[1]);
+    assert_eq!(lines[0]["tokens_in"], lines[1]["tokens_in"], "the engine's count");
 }
 
 #[test]

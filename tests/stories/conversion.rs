@@ -193,6 +193,22 @@ fn embeddings_are_converted() {
 }
 
 #[test]
+fn empty_texts_have_no_vectors() {
+    let embeddings = Api { name: "embeddings", path: "/v1/embeddings", ..CHAT };
+    let fleet = serving(&[embeddings], Setup::default());
+    for (path, body, expected) in [
+        ("/api/embed", json!({"model": "m", "input": []}), json!({"model": "m", "embeddings": []})),
+        ("/api/embed", json!({"model": "m", "input": ""}), json!({"model": "m", "embeddings": []})),
+        ("/api/embeddings", json!({"model": "m", "prompt": ""}), json!({"embedding": []})),
+    ] {
+        let response = fleet.penstock.post(path, &body);
+        assert_eq!((response.status, response.json()), (200, expected), "{path}");
+    }
+    assert_eq!(fleet.requests(), 0, "there is nothing to compute");
+    fleet.wait_idle();
+}
+
+#[test]
 fn requested_usage_is_removed_from_streams_that_lack_it() {
     let sections = "ledger: { request_usage: true }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });

@@ -259,7 +259,12 @@ fn request_id_is_kept_or_generated() {
 /// An engine's response with these fields.
 fn with_fields(status: u16, fields: &[(&str, &str)]) -> Fault {
     let headers = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Fault::Status { status, retry_after: None, body: "{}".to_owned(), headers: headers.collect() }
+    Fault::Status {
+        status,
+        retry_after: None,
+        body: r#"{"id":"x"}"#.to_owned(),
+        headers: headers.collect(),
+    }
 }
 
 #[test]

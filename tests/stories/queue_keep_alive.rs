@@ -203,7 +203,8 @@ fn errors_of_the_engine_become_events() {
             (refused(500, "it broke"), "it broke"),
             (refused(429, "too many"), "too many"),
             (Fault::CloseAfterRequest, "without a response"),
-            (whole("{}"), "no stream"),
+            (whole(r#"{"id":"x"}"#), "no stream"),
+            (whole("{}"), "not that of an engine"),
         ] {
             let sections = "queue: { size: 100, timeout: 2s, keep_alive: 100ms }";
             let (fleet, gate, mut first) = busy(sections);

@@ -142,7 +142,11 @@ fn slots_are_free_again_however_a_request_ends() {
             fleet.wait_metric(in_flight, 2.0);
             let refused = send(&fleet, CHAT, &body);
             assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
-            assert!(refused.text().contains("2 requests of this API key"), "{}", refused.text());
+            assert!(
+                refused.text().contains("as many requests in flight as it may have: 2"),
+                "{}",
+                refused.text()
+            );
             let left = clients.map(|client| how.now(client));
             fleet.wait_metric(in_flight, 0.0);
             drop(left);

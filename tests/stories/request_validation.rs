@@ -270,7 +270,7 @@ fn byte_order_mark_is_skipped_and_forwarded() {
         engine.script([Fault::Status {
             status: 200,
             retry_after: None,
-            body: "{}".to_owned(),
+            body: r#"{"id":"x"}"#.to_owned(),
             headers: Vec::new(),
         }]);
         let response = send(&penstock, body.as_bytes());

@@ -14,12 +14,12 @@ use crate::support::http2_engine::{self, Http2Engine, Reply};
 use crate::support::penstock::Penstock;
 use crate::support::raw_engine::{RawEngine, Respond, chunked, until_close, whole};
 
-const JSON: &str = "application/json";
-const EVENTS: &str = "text/event-stream";
+pub(crate) const JSON: &str = "application/json";
+pub(crate) const EVENTS: &str = "text/event-stream";
 const MESSAGES: &str = "/v1/messages";
 
-const HELLO: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
-const HELLO_EVENTS: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"hello\"},\"finish_reason\":null}]}\n\ndata: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
+pub(crate) const HELLO: &str = r#"{"id":"c","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":1,"total_tokens":2}}"#;
+pub(crate) const HELLO_EVENTS: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"hello\"},\"finish_reason\":null}]}\n\ndata: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n";
 const ERROR: &str = r#"{"error":{"message":"it broke","type":"server_error"}}"#;
 
 fn good(_: &str, body: &str) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn good(_: &str, body: &str) -> Vec<u8> {
 }
 
 /// A backend that does what `respond` says, and, of lower priority, one that works.
-fn beside_a_good_one(respond: Respond, rest: &str) -> (RawEngine, Penstock) {
+pub(crate) fn beside_a_good_one(respond: Respond, rest: &str) -> (RawEngine, Penstock) {
     let (bad, works) = (RawEngine::start("bad", respond), RawEngine::start("good", good));
     let model = "engine: vllm, models: [{ id: m, operations: [chat] }]";
     let items = bad.item(&format!("{model}, priority: 1, {rest}"))
@@ -40,13 +40,13 @@ fn beside_a_good_one(respond: Respond, rest: &str) -> (RawEngine, Penstock) {
     (bad, penstock)
 }
 
-fn alone(respond: Respond, rest: &str) -> (RawEngine, Penstock) {
+pub(crate) fn alone(respond: Respond, rest: &str) -> (RawEngine, Penstock) {
     let engine = RawEngine::start("only", respond);
     let items = engine.item(rest);
     (engine, Penstock::start(&format!("backends:\n{items}")))
 }
 
-const CHATS: &str = "engine: vllm, models: [{ id: m, operations: [chat] }]";
+pub(crate) const CHATS: &str = "engine: vllm, models: [{ id: m, operations: [chat] }]";
 
 fn messages(stream: bool) -> Value {
     json!({"model": "m", "max_tokens": 9, "stream": stream, "messages": [{"role": "user", "content": "hi"}]})
@@ -54,7 +54,7 @@ fn messages(stream: bool) -> Value {
 
 /// Sends eight requests with different prompts, all of which the good backend has to serve; returns
 /// the requests of the bad one meanwhile.
-fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: bool) -> usize {
+pub(crate) fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: bool) -> usize {
     for number in 0..8 {
         let text = format!("prompt {number}");
         let body = if stream { streaming_chat("m", &text) } else { chat("m", &text) };
@@ -90,6 +90,22 @@ fn failures_with_a_good_status_go_elsewhere() {
         let faults = "penstock_attempts_total{backend=\"bad\",outcome=\"fault\"";
         assert!(find_metric(&penstock, faults).unwrap() >= 1.0);
     }
+}
+
+#[test]
+fn converted_response_that_reports_a_failure_ends_as_one() {
+    let failed: Respond = |_, body| match body.contains("\"stream\":true") {
+        true => chunked(EVENTS, &HELLO_EVENTS.replace("\"stop\"", "\"error\"")),
+        false => whole(200, JSON, &HELLO.replace("\"stop\"", "\"abort\"")),
+    };
+    let (_, penstock) = alone(failed, CHATS);
+    let response = penstock.post(MESSAGES, &messages(false));
+    assert_eq!((response.status, &response.json()["type"]), (502, &json!("error")));
+    let text = penstock.post(MESSAGES, &messages(true)).text();
+    assert!(text.contains("hello") && text.contains("event: error"), "{text}");
+    assert!(!text.contains("message_stop"), "{text}");
+    let faults = "penstock_attempts_total{backend=\"only\",outcome=\"fault\"";
+    assert!(find_metric(&penstock, faults).unwrap() >= 2.0);
 }
 
 #[test]

@@ -82,6 +82,9 @@ pub enum BadResponse {
     /// The stream ended before its last event.
     #[error("the backend's response ended before its last event")]
     EndedEarly,
+    /// The engine reports in `finish_reason` that the generation failed.
+    #[error("the backend reports that the generation failed")]
+    GenerationFailed,
     /// More of a tool call came after its arguments were complete and the next block had started.
     #[error("the backend sent more of a tool call whose arguments were complete")]
     MixedCalls,

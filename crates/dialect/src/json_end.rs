@@ -1,8 +1,8 @@
-//! Finds the end of a JSON object that arrives in pieces.
+//! Finds the end of a JSON value that arrives in pieces.
 
-/// The state of an object that arrives in pieces.
+/// The state of an object or a list that arrives in pieces.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct JsonEnd {
+pub struct JsonEnd {
     depth: u32,
     has_started: bool,
     is_in_string: bool,
@@ -12,7 +12,12 @@ pub(super) struct JsonEnd {
 impl JsonEnd {
     /// Processes the next piece.
     pub(super) fn feed(&mut self, piece: &str) {
-        for byte in piece.bytes() {
+        self.feed_bytes(piece.as_bytes());
+    }
+
+    /// Processes the next bytes, which may end within a character.
+    pub fn feed_bytes(&mut self, piece: &[u8]) {
+        for &byte in piece {
             self.has_started |= !byte.is_ascii_whitespace();
             if self.is_in_string {
                 match byte {
@@ -38,7 +43,7 @@ impl JsonEnd {
     }
 
     /// Returns whether all of it has arrived.
-    pub(super) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.has_started && self.depth == 0 && !self.is_in_string
     }
 }

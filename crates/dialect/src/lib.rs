@@ -37,6 +37,7 @@ pub use engine_error::{convert_error, convert_error_event};
 pub use ensemble::{EnsembleError, EnsembleRequest, critique_body, response_text};
 pub use error::{BadResponse, ConvertError};
 pub use error_meaning::ErrorMeaning;
+pub use json_end::JsonEnd;
 pub use limits::ResponseLimits;
 pub use reply::{ReplyContext, ReplyTerms};
 pub use unsupported::{has_svg, read_unsupported, without};

@@ -341,7 +341,7 @@ impl Facts {
             output_limit: self.limits.of_output(max_tokens, choices).map(TokenCount),
             choices,
             context_length: self.ollama.num_ctx.map(TokenCount),
-            residency_change: self.residency_change(cursor.bytes),
+            residency_change: self.residency_change(operation, cursor.bytes),
             usage_edit: self.stream_options.usage_edit(self.insertion),
             needs,
             prompt: self.places,
@@ -364,8 +364,10 @@ impl Facts {
     }
 
     /// Returns the purpose of a request of Ollama's API without a prompt; `None` if it has one.
-    fn residency_change(&self, body: &[u8]) -> Option<ResidencyChange> {
-        let is_change = self.streams_by_default && ollama::is_empty(self.places.main.of(body));
+    fn residency_change(&self, operation: Operation, body: &[u8]) -> Option<ResidencyChange> {
+        let embeds = matches!(operation, Operation::OllamaEmbed | Operation::OllamaEmbeddings);
+        let may_be_one = self.streams_by_default || embeds;
+        let is_change = may_be_one && ollama::is_empty(self.places.main.of(body));
         is_change.then_some(match self.ollama.unloads {
             true => ResidencyChange::Unload,
             false => ResidencyChange::Load,

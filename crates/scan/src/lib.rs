@@ -13,6 +13,7 @@ mod json;
 mod json_line;
 mod limits;
 mod marks;
+mod missing_result;
 mod multipart;
 mod ollama;
 mod outline;
@@ -37,6 +38,7 @@ mod weight;
 
 pub use cursor::Syntax;
 pub use ids::StoredIds;
+pub use missing_result::{is_void, lacks_result};
 pub use multipart::MultipartSyntax;
 pub use outline::Outline;
 pub use profile::{

@@ -156,7 +156,14 @@ pub fn may_report_failure(start: &[u8]) -> bool {
             let (name, _) = split_at(rest, end);
             matches!(
                 name,
-                b"error" | b"type" | b"object" | b"message" | b"detail" | b"code" | b"status"
+                b"error"
+                    | b"type"
+                    | b"object"
+                    | b"message"
+                    | b"detail"
+                    | b"code"
+                    | b"status"
+                    | b"success"
             )
         }
     }

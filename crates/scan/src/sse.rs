@@ -9,8 +9,9 @@ use memchr::memmem::Finder;
 use penstock_api::slices::split_at;
 use penstock_api::{EventForm, Operation, StreamFraming};
 
-use super::cursor::{Cursor, Members, Parsed, Syntax};
+use super::cursor::{Cursor, Members, Parsed};
 use super::json_line::JsonLine;
+use super::ollama::is_filled;
 use super::{TokenEstimate, Usage, find_counts, find_usage};
 
 static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
@@ -231,7 +232,9 @@ impl EventScanner {
                 None
             }
         };
-        self.has_reason |= reason.is_some_and(|reason| has_string_at(reason, data));
+        if let Some(reason) = reason {
+            self.read_reason(reason, data);
+        }
         if !has_token
             || matches!(self.form, EventForm::Any | EventForm::JsonLine | EventForm::Content)
         {
@@ -242,6 +245,17 @@ impl EventScanner {
         // The counts in llama.cpp's own format take five more searches. Only the last event has
         // them, and no token.
         self.add_usage(if has_token { usage } else { usage.or_else(|| find_counts(data)) });
+    }
+
+    /// Finds why the generation ended. OpenRouter, vLLM and SGLang report a failure this way.
+    fn read_reason(&mut self, name: &Finder<'_>, data: &[u8]) {
+        for mut cursor in members_called(name, data) {
+            if cursor.peek() == b'"' {
+                let value = cursor.bytes.get(cursor.at + 1..).unwrap_or_default();
+                self.has_reason |= !value.starts_with(b"\"");
+                self.error |= FAILURES.iter().any(|failure| value.starts_with(failure));
+            }
+        }
     }
 
     fn read_json_line(&mut self, line: &[u8]) {
@@ -303,6 +317,8 @@ impl EventScanner {
 }
 
 const DATA: &[u8] = b"data:";
+/// The reasons that report a failed generation, each with its closing quote.
+const FAILURES: [&[u8]; 2] = [b"error\"", b"abort\""];
 
 /// A member of an event that reports how the stream ends.
 #[derive(Clone, Copy)]
@@ -378,13 +394,6 @@ fn carries_tokens(name: &[u8]) -> bool {
             | b"partial_json"
             | b"thinking"
     )
-}
-
-/// Consumes a value. Returns whether it is a non-empty string, array or object.
-fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Syntax> {
-    let start = cursor.at;
-    cursor.skip(kind)?;
-    Ok(matches!(kind, b'"' | b'[' | b'{') && cursor.at - start > 2)
 }
 
 #[cfg(test)]

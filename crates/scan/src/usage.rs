@@ -22,6 +22,10 @@ static PROMPT: LazyLock<[MemberName; 2]> = LazyLock::new(|| {
 static COMPLETION: LazyLock<[MemberName; 2]> =
     LazyLock::new(|| [MemberName::new("\"tokens_predicted\""), MemberName::new("\"eval_count\"")]);
 
+/// The type of the first event of Anthropic's streams.
+static MESSAGE_START: LazyLock<Finder<'static>> =
+    LazyLock::new(|| Finder::new("\"message_start\""));
+
 /// The number of members of one name that are tried in one tail. It bounds the work for a hostile
 /// response.
 const ATTEMPTS: usize = 16;
@@ -200,7 +204,32 @@ impl MemberName {
 /// Returns the counts in the last valid `usage` object of `tail`, which is the end of a response or
 /// the data of one event.
 pub fn find_usage(tail: &[u8]) -> Option<Usage> {
-    USAGE.find_last(tail, |cursor, kind| read_object(cursor, kind, Usage::read))
+    let usage = USAGE.find_last(tail, |cursor, kind| read_object(cursor, kind, Usage::read))?;
+    if !is_message_start(tail) {
+        return Some(usage);
+    }
+    // The output has not started, and a stream that is cut gets no other count of it.
+    let usage = Usage { completion_tokens: None, ..usage };
+    (usage != Usage::default()).then_some(usage)
+}
+
+/// Returns whether `data` is the first event of Anthropic's streams.
+fn is_message_start(data: &[u8]) -> bool {
+    let mut cursor = Cursor::new(data, TokenEstimate::Chars);
+    // Few events contain the name, so the cost of parsing them is small.
+    if MESSAGE_START.find(data).is_none() || cursor.peek() != b'{' {
+        return false;
+    }
+    let mut is_start = false;
+    // The end of an event that was cut off may be missing: the members before it count.
+    _ = cursor.members(Members::named(|name| name == b"type"), |cursor, is_type, kind| {
+        let start = cursor.at;
+        cursor.skip(kind)?;
+        let value = cursor.bytes.get(start..cursor.at);
+        is_start |= is_type && value == Some(MESSAGE_START.needle());
+        Ok(())
+    });
+    is_start
 }
 
 /// Returns the counts in `tail` of llama.cpp's and Ollama's own APIs, which have no `usage`.
@@ -241,8 +270,11 @@ fn whole_count(cursor: &mut Cursor<'_>, kind: u8) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use penstock_api::{Operation, StreamFraming};
     use proptest::prelude::*;
+
+    use super::*;
+    use crate::EventScanner;
 
     fn counts(prompt: u32, completion: u32, cached: Option<u32>) -> Option<Usage> {
         Some(Usage {
@@ -316,6 +348,23 @@ mod tests {
         ] {
             assert_eq!(find_counts(tail.as_bytes()), None, "{tail}");
         }
+    }
+
+    #[test]
+    fn output_of_a_message_that_starts_is_not_counted() {
+        let start = r#"{"type":"message_start","message":{"usage":{"input_tokens":7,"cache_read_input_tokens":4,"output_tokens":1}}}"#;
+        let expected = Usage { completion_tokens: None, ..counts(11, 1, Some(4)).unwrap() };
+        assert_eq!(find_usage(start.as_bytes()), Some(expected));
+        let last = r#"{"message":{"usage":{"output_tokens":1}}, "type" : "message_start"}"#;
+        assert_eq!(find_usage(last.as_bytes()), None);
+        let quoted = r#"{"type":"message","content":[{"type":"tool_use","input":{"type":"message_start"}}],"usage":{"input_tokens":7,"output_tokens":2}}"#;
+        assert_eq!(find_usage(quoted.as_bytes()), counts(7, 2, None), "a whole response");
+
+        let mut events = EventScanner::new(Operation::Messages, StreamFraming::Events);
+        events.feed(format!("event: message_start\ndata: {start}\n\n").as_bytes());
+        assert_eq!(events.usage(), Some(expected), "a stream that is cut here");
+        events.feed(b"data: {\"type\":\"message_delta\",\"usage\":{\"output_tokens\":9}}\n\n");
+        assert_eq!(events.usage(), counts(11, 9, Some(4)));
     }
 
     #[test]

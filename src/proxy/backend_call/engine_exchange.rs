@@ -9,12 +9,14 @@ use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method};
 use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::Backend;
-use pingora::http::RequestHeader;
+use pingora::ErrorType;
+use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::downstream::body::BodyClaim;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
+use crate::upstream::final_head::read_final_head;
 use crate::upstream::headers::REQUEST_ID;
 
 /// The maximum number of bytes in a line of progress, or in an error.
@@ -29,6 +31,8 @@ pub(crate) enum ExchangeFailure {
     TimedOut,
     #[error("the connection broke")]
     Broken,
+    #[error("its response is not HTTP")]
+    NotHttp,
     #[error("it sent a line longer than 256 KiB")]
     LineTooLong,
     #[error("its response is too large (limits.converted_response)")]
@@ -131,8 +135,12 @@ impl EngineExchange {
     /// Ends the body; returns the status of the response.
     pub(crate) async fn finish(&mut self) -> Result<u16, ExchangeFailure> {
         in_time(self.timeout, self.session.finish_body()).await?;
-        in_time(self.timeout, self.session.read_response()).await?;
-        Ok(self.session.get_status().map_or(0, |status| status.as_u16()))
+        in_time(self.timeout, read_final_head(&mut self.session)).await
+    }
+
+    /// The head of the response, once [`Self::finish`] has read it.
+    pub(crate) fn head(&self) -> Option<&ResponseHeader> {
+        self.session.resp_header()
     }
 
     /// Reads the whole body of the response.
@@ -185,6 +193,9 @@ async fn in_time<T>(
     let done = done.map_err(|_elapsed| ExchangeFailure::TimedOut)?;
     done.map_err(|error| {
         tracing::debug!(%error, "an exchange of a broadcast failed");
-        ExchangeFailure::Broken
+        match error.etype() {
+            ErrorType::InvalidHTTPHeader => ExchangeFailure::NotHttp,
+            _ => ExchangeFailure::Broken,
+        }
     })
 }

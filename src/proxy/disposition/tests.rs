@@ -29,6 +29,7 @@ fn whole(status: u16, body: &str) -> SeenResponse<'_> {
         framing: Framing::Length(body.len() as u64),
         stream: None,
         is_json: true,
+        is_encoded: false,
         body: Some(body.as_bytes()),
         is_whole: true,
     }
@@ -89,6 +90,8 @@ fn server_errors_go_elsewhere_only_where_that_is_configured() {
     assert_eq!(decided(&chat(), &whole(500, busy)), HELD(Refusal::Overloaded));
     let quoted = r#"{"error":{"message":"bad value: rate limit","type":"invalid_request_error"}}"#;
     assert_eq!(decided(&chat(), &whole(400, quoted)), Disposition::Relay);
+    let too_large = r#"{"error":{"message":"Request too large for m","type":"tokens"}}"#;
+    assert_eq!(decided(&chat(), &whole(429, too_large)), Disposition::Relay);
 }
 
 #[test]
@@ -119,6 +122,22 @@ fn success_is_judged_by_what_it_holds() {
         (whole(200, ERROR), HELD(Refusal::NoWork)),
         (whole(200, r#"{"error":{"message":"slow down","code":429}}"#), HELD(Refusal::RateLimited)),
         (whole(200, r#"{"error":"server busy"}"#), HELD(Refusal::Overloaded)),
+        (whole(200, r#"{"detail":"Not authenticated"}"#), HELD(Refusal::NoResult)),
+        (whole(200, r#"{"message":"Rate limit","code":429}"#), HELD(Refusal::RateLimited)),
+        (whole(200, "<html>"), HELD(Refusal::NoResult)),
+        (whole(200, "\u{feff}{}"), HELD(Refusal::NoResult)),
+        (whole(200, "null"), HELD(Refusal::NoResult)),
+        (
+            SeenResponse { is_json: false, is_whole: false, ..whole(200, "<html>") },
+            HELD(Refusal::NoResult),
+        ),
+        (
+            SeenResponse { is_json: false, is_whole: false, ..whole(200, "data: {") },
+            Disposition::Relay,
+        ),
+        (SeenResponse { is_encoded: true, ..whole(200, "\u{1f}") }, Disposition::Relay),
+        (SeenResponse { is_json: false, ..whole(200, ERROR) }, HELD(Refusal::NoWork)),
+        (whole(302, ""), HELD(Refusal::NoResult)),
         (whole(200, ""), HELD(Refusal::NoWork)),
         (whole(200, " \n"), HELD(Refusal::NoWork)),
         (whole(204, ""), HELD(Refusal::NoWork)),
@@ -149,8 +168,10 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
         (unread(stream("", false)), None),
         (stream("data: {", false), None),
         (SeenResponse { framing: Framing::Chunked, ..unread(whole(200, "")) }, None),
-        (large, Some(Disposition::Relay)),
-        (text, Some(Disposition::Relay)),
+        (large, None),
+        (SeenResponse { body: Some(b"{"), ..large }, Some(Disposition::Relay)),
+        (text, None),
+        (SeenResponse { body: Some(b"[1"), ..text }, Some(Disposition::Relay)),
         (SeenResponse { is_whole: false, ..whole(200, "\n") }, Some(Disposition::Relay)),
         (SeenResponse { is_whole: false, ..whole(200, "{\"err") }, None),
         (

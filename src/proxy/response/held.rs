@@ -1,17 +1,15 @@
 //! Responses that are held rather than relayed: refusals, and errors that a better backend may
 //! spare the client.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
-use pingora::http::ResponseHeader;
 
 use super::Reply;
 use crate::proxy::Proxy;
 use crate::proxy::conversion::convert_held;
 use crate::proxy::request::ScannedRequest;
+use crate::proxy::retry_after::retry_after;
 use crate::upstream::failure::{HeldResponse, Refusal};
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
@@ -62,21 +60,4 @@ pub(crate) fn keep_connection(proxy: &Proxy, reply: Reply<'_>) {
     if started.is_whole() && !started.is_closed() && head.keeps_alive {
         proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
-}
-
-/// The wait a response requests before a retry: `retry-after-ms`, or `Retry-After` in seconds or as
-/// a date.
-fn retry_after(header: &ResponseHeader) -> Option<Duration> {
-    let text = |name: &str| header.headers.get(name)?.to_str().ok();
-    // The finer of two fields that may both be there.
-    if let Some(millis) = text("retry-after-ms").and_then(|value| value.parse().ok()) {
-        return Some(Duration::from_millis(millis));
-    }
-    let value = text("retry-after")?.trim();
-    if let Ok(seconds) = value.parse() {
-        return Some(Duration::from_secs(seconds));
-    }
-    let date = httpdate::parse_http_date(value).ok()?;
-    let since_1970 = date.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(since_1970.saturating_sub(Duration::from_secs(penstock_clock::unix_seconds())))
 }

@@ -19,7 +19,7 @@ use crate::proxy::queue::Unadmitted;
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::rewrite::rewrites;
 use crate::proxy::similar_model::with_similar_model;
-use crate::upstream::failure::{Failure, Refusal};
+use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 
 /// The attempt after which no other follows, unless the request finds a backend in the queue.
 pub(super) struct LastAttempt {
@@ -163,10 +163,10 @@ pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) ->
         flow.ctx.record_backend(serving, backend);
     }
     match failure {
-        // Without a body there is nothing to pass on.
-        Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
+        // The body has nothing that a client of this API could read.
+        Failure::Held(refusal, held) if has_no_error(refusal, &held) => {
             flow.ctx.record.response.outcome = Some(Outcome::Fault);
-            let error = OwnError::from_failure(&Failure::Held(Refusal::NoWork, held));
+            let error = OwnError::from_failure(&Failure::Held(refusal, held));
             send_error(flow, error).await
         }
         Failure::Held(refusal, held) => {
@@ -184,6 +184,15 @@ pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) ->
         | Failure::TimedOut(_)
         | Failure::BadResponse(_)
         | Failure::ClientGone => send_error(flow, OwnError::from_failure(&failure)).await,
+    }
+}
+
+/// Returns whether a response that is held back has no error to pass on.
+fn has_no_error(refusal: Refusal, held: &HeldResponse) -> bool {
+    match refusal {
+        Refusal::NoResult => true,
+        Refusal::NoWork => held.body.is_empty(),
+        _ => false,
     }
 }
 

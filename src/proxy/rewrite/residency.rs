@@ -91,6 +91,11 @@ async fn switch(
 }
 
 fn body(request: &ScannedRequest, change: ResidencyChange, since_1970: Duration) -> Value {
+    match request.profile.operation {
+        Operation::OllamaEmbed => return json!({ "model": *request.model, "embeddings": [] }),
+        Operation::OllamaEmbeddings => return json!({ "embedding": [] }),
+        _ => {}
+    }
     let created_at = humantime::format_rfc3339_nanos(UNIX_EPOCH + since_1970).to_string();
     let reason = match change {
         ResidencyChange::Load => "load",

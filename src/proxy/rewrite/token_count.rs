@@ -5,17 +5,24 @@
 use std::future::poll_fn;
 
 use bytes::Bytes;
-use penstock_api::Operation;
-use penstock_dialect::{RequestTerms, convert_request};
+use penstock_api::{Capabilities, ErrorCode, Operation};
+use penstock_config::AuthorizationPolicy;
+use penstock_dialect::{ErrorMeaning, RequestTerms, convert_request};
 use serde_json::{Value, json};
 
 use super::{Boxed, Rewrite};
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
-use crate::proxy::backend_call::{Refused, own_json, post};
-use crate::proxy::conversion::NotConverted;
+use crate::proxy::backend_call::{CallFailure, EngineResponse, call, own_json};
+use crate::proxy::conversion::{NotConverted, convert_held};
+use crate::proxy::disposition::{Disposition, ResponseTerms, SeenResponse, SentKey};
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::named_resource::names_resource;
+use crate::proxy::own_response::send_held;
 use crate::proxy::request::ScannedRequest;
-use crate::upstream::failure::Failure;
+use crate::proxy::retry_after::retry_after;
+use crate::upstream::failure::{Failure, HeldResponse};
+use crate::upstream::response_head::Framing;
 
 /// Requests for a count of tokens.
 pub(crate) struct TokenCounts;
@@ -36,7 +43,7 @@ impl Rewrite for TokenCounts {
 async fn respond(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
-    attempt: &Attempt<'_>,
+    attempt: &mut Attempt<'_>,
     counter: Operation,
 ) -> AttemptEnd {
     let model = attempt.upstream_name(request).unwrap_or(&request.model);
@@ -47,6 +54,9 @@ async fn respond(
             return AttemptEnd::Elsewhere(Elsewhere::NotConverted(NotConverted::NoForm(error)));
         }
     };
+    attempt.conversion = Some((Operation::CountTokens, counter));
+    let attempt = &*attempt;
+    let model = attempt.upstream_name(request).unwrap_or(&request.model);
     let engine = Counting { flow, attempt, model };
     // Boxed: every request would carry room for it along.
     let mut counting = Box::pin(async {
@@ -62,15 +72,96 @@ async fn respond(
         }
     };
     drop(counting);
-    flow.ctx.record_backend(attempt.serving, attempt.backend);
     match counted {
-        Ok(tokens) => own_json(&json!({ "input_tokens": tokens })),
-        Err(refused) => {
-            let message =
-                format!("Backend '{}' cannot count: {}", attempt.serving.state.name, refused.text);
-            refused.to_end(message)
+        Ok(tokens) => {
+            flow.ctx.record_backend(attempt.serving, attempt.backend);
+            own_json(&json!({ "input_tokens": tokens }))
+        }
+        Err(Uncounted::Failed(failed)) => match failed.into_failure() {
+            Ok(failure) => AttemptEnd::Failed(failure),
+            Err(failed) => cannot_count(flow, attempt, &failed.error.to_string()),
+        },
+        Err(Uncounted::Response(response)) => {
+            end_without_count(flow, request, attempt, response).await
         }
     }
+}
+
+/// The end of an attempt whose engine refused to count, or sent no count: as that of a chat with
+/// the same response.
+async fn end_without_count(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+    response: EngineResponse,
+) -> AttemptEnd {
+    let sent = attempt.sent_operation(request);
+    let passes = attempt.backend.config.authorization == AuthorizationPolicy::Pass;
+    let lessons = &attempt.serving.state.lessons;
+    let terms = ResponseTerms {
+        operation: Operation::CountTokens,
+        sent,
+        model: attempt.upstream_name(request).unwrap_or(&request.model),
+        body: request.body(),
+        key: if passes { SentKey::Clients } else { SentKey::Own },
+        is_converted: true,
+        has_head: false,
+        is_gathered: false,
+        retries_5xx: flow.ctx.generation.config.routing.retry_5xx,
+        may_shorten: false,
+        may_drop: Capabilities::NONE,
+        is_path_known: lessons.has_served(sent) || names_resource(request.body()),
+    };
+    let seen = SeenResponse {
+        status: response.status,
+        framing: Framing::Length(response.body.len() as u64),
+        stream: None,
+        is_json: true,
+        is_encoded: false,
+        body: Some(&response.body),
+        is_whole: true,
+    };
+    match Disposition::of(&terms, &seen) {
+        Some(Disposition::Hold(refusal)) => {
+            AttemptEnd::Failed(Failure::Held(refusal, held_of(&terms, response)))
+        }
+        // The engine's 4xx is about the request.
+        Some(Disposition::ConvertError) if response.status < 500 => {
+            flow.ctx.record_backend(attempt.serving, attempt.backend);
+            let held = held_of(&terms, response);
+            AttemptEnd::Relayed(send_held(flow, held, false).await)
+        }
+        _ if response.is_success() => cannot_count(flow, attempt, "its response has no count"),
+        _ => cannot_count(flow, attempt, &response.error_text()),
+    }
+}
+
+/// Holds a refusal, in the client's dialect.
+fn held_of(terms: &ResponseTerms<'_>, response: EngineResponse) -> HeldResponse {
+    let EngineResponse { mut status, header, body, claim } = response;
+    // SDKs go by the status: with the engine's 200 they would take the error for a response.
+    if status < 400 {
+        status = ErrorMeaning::read(&body, terms.model, terms.body).status();
+    }
+    let retry_after = retry_after(&header);
+    let held = HeldResponse { retry_after, status, header, body, _claim: claim };
+    // A refusal without a body has nothing to convert.
+    if held.body.is_empty() { held } else { convert_held(held, terms.operation) }
+}
+
+/// The end of an attempt whose engine is at fault.
+fn cannot_count(flow: &mut Flow<'_>, attempt: &Attempt<'_>, reason: &str) -> AttemptEnd {
+    flow.ctx.record_backend(attempt.serving, attempt.backend);
+    let message = format!("Backend '{}' cannot count: {reason}", attempt.serving.state.name);
+    let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
+    AttemptEnd::Own { status: error.code.row().status, response: Err(error) }
+}
+
+/// The reason why there is no count.
+enum Uncounted {
+    Failed(CallFailure),
+    /// A refusal, or a response without a count.
+    Response(EngineResponse),
 }
 
 /// The engine that counts.
@@ -83,31 +174,38 @@ struct Counting<'a> {
 
 impl Counting<'_> {
     /// The tokens of a chat's prompt, for an engine whose `/tokenize` takes messages.
-    async fn count_messages(&self, chat: Bytes) -> Result<u64, Refused> {
-        let page = self.post("/tokenize", chat).await?;
-        let count = page.get("count").and_then(Value::as_u64);
-        count.or_else(|| length_of(&page)).filter(|count| *count > 0).ok_or_else(|| {
+    async fn count_messages(&self, chat: Bytes) -> Result<u64, Uncounted> {
+        self.post("/tokenize", chat, |page| {
+            let count = page.get("count").and_then(Value::as_u64);
             // An engine that takes text alone finds none in the messages.
-            let text = "its `/tokenize` counts no messages".to_owned();
-            Refused { status: None, text }
+            count.or_else(|| length_of(page)).filter(|count| *count > 0)
         })
+        .await
     }
 
     /// The tokens of a chat's prompt, for an engine whose `/tokenize` takes text.
-    async fn count_template(&self, chat: Bytes) -> Result<u64, Refused> {
-        let page = self.post("/apply-template", chat).await?;
-        let prompt = page.get("prompt").and_then(Value::as_str).ok_or_else(unreadable)?;
+    async fn count_template(&self, chat: Bytes) -> Result<u64, Uncounted> {
+        let prompt = |page: &Value| page.get("prompt")?.as_str().map(str::to_owned);
+        let prompt = self.post("/apply-template", chat, prompt).await?;
         // The template has the marks that a tokenizer would add.
         let text = json!({
             "model": self.model, "content": prompt, "add_special": false, "parse_special": true,
         });
-        let page = self.post("/tokenize", Bytes::from(text.to_string())).await?;
-        length_of(&page).ok_or_else(unreadable)
+        self.post("/tokenize", Bytes::from(text.to_string()), length_of).await
     }
 
-    async fn post(&self, path: &'static str, body: Bytes) -> Result<Value, Refused> {
-        let page = post(self.flow, self.attempt, path, body).await?;
-        serde_json::from_slice(&page).map_err(|_not_json| unreadable())
+    /// Posts `body`, and reads the page that comes back.
+    async fn post<T>(
+        &self,
+        path: &'static str,
+        body: Bytes,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<T, Uncounted> {
+        let timeout = self.attempt.serving.timeouts.response;
+        let response = call(self.flow, self.attempt, path, body, timeout).await;
+        let response = response.map_err(Uncounted::Failed)?;
+        let page = serde_json::from_slice(&response.body).ok().filter(|_| response.is_success());
+        page.as_ref().and_then(read).ok_or(Uncounted::Response(response))
     }
 }
 
@@ -115,8 +213,4 @@ impl Counting<'_> {
 fn length_of(page: &Value) -> Option<u64> {
     let tokens = page.get("tokens")?.as_array()?;
     u64::try_from(tokens.len()).ok()
-}
-
-fn unreadable() -> Refused {
-    Refused { status: None, text: "its response is not the documented one".to_owned() }
 }

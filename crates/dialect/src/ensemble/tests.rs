@@ -119,6 +119,22 @@ fn responses_of_every_api_are_read_as_text() {
             json!({"choices": [{"message": {"content": "<think>\nhm</think>\n\na"}}]}),
             Some("a"),
         ),
+        (
+            Operation::Chat,
+            json!({"choices": [{"finish_reason": "stop", "message": {"content": [
+                {"type": "thinking", "thinking": [{"type": "text", "text": "t"}]},
+                {"type": "text", "text": "a"},
+                {"type": "reference"},
+                {"type": "text", "text": "b"},
+            ]}}]}),
+            Some("ab"),
+        ),
+        (Operation::Chat, json!({"choices": [{"message": {"content": []}}]}), None),
+        (
+            Operation::Chat,
+            json!({"choices": [{"finish_reason": "error", "message": {"content": "half"}}]}),
+            None,
+        ),
         (Operation::Chat, json!({"choices": [{"message": {"content": ""}}]}), None),
         (Operation::Chat, json!({"choices": []}), None),
         (Operation::OllamaChat, json!({"message": {"content": "a"}}), Some("a")),

@@ -4,9 +4,11 @@
 use penstock_api::Operation;
 use serde_json::Value;
 
+use crate::response_readers::chat::is_failure;
+
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 
-/// Returns the text of a response; `None` if it has none.
+/// Returns the text of a response; `None` if it has none, or reports that the generation failed.
 pub fn response_text(operation: Operation, body: &[u8]) -> Option<String> {
     let body: Value = serde_json::from_slice(body).ok()?;
     let pieces = match operation {
@@ -17,7 +19,7 @@ pub fn response_text(operation: Operation, body: &[u8]) -> Option<String> {
             let items = body.get("output")?.as_array()?.iter();
             items.flat_map(item_pieces).collect()
         }
-        _ => message_pieces(body.pointer("/choices/0/message")?),
+        _ => choice_pieces(body.pointer("/choices/0")?)?,
     };
     let pieces: Vec<String> = pieces.into_iter().flatten().collect();
     let joined = pieces.join("\n");
@@ -30,10 +32,23 @@ fn text(value: &Value, pointer: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
+fn choice_pieces(choice: &Value) -> Option<Vec<Option<String>>> {
+    let has_failed = choice.get("finish_reason").and_then(Value::as_str).is_some_and(is_failure);
+    if has_failed { None } else { choice.get("message").map(message_pieces) }
+}
+
 fn message_pieces(message: &Value) -> Vec<Option<String>> {
     let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
     let calls = calls.map(|call| tool_call(call.get("function")?, "arguments"));
-    std::iter::once(text(message, "/content")).chain(calls).collect()
+    std::iter::once(content(message)).chain(calls).collect()
+}
+
+/// The text of a content: a string, or a list of parts.
+fn content(message: &Value) -> Option<String> {
+    match message.get("content")? {
+        Value::Array(parts) => Some(parts.iter().filter_map(|part| text(part, "/text")).collect()),
+        _ => text(message, "/content"),
+    }
 }
 
 fn block_piece(block: &Value) -> Option<String> {

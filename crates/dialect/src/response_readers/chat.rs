@@ -115,10 +115,7 @@ impl ChatReader {
                 self.read_call(&call, position, sink)?;
             }
         }
-        match choice.finish_reason.as_deref().map(finish_reason) {
-            None => Ok(()),
-            Some(reason) => sink(Event::Finish(reason)),
-        }
+        choice.finish_reason.map_or(Ok(()), |reason| sink(Event::Finish(finish_reason(&reason)?)))
     }
 
     /// Reads a content. The probabilities go with the first text.
@@ -251,11 +248,21 @@ impl ChatReader {
 }
 
 /// Returns the meaning of OpenAI's `finish_reason`.
-pub(super) fn finish_reason(name: &str) -> FinishReason {
-    match name {
+///
+/// # Errors
+/// [`BadResponse::GenerationFailed`] if it reports a failure.
+pub(super) fn finish_reason(name: &str) -> Result<FinishReason, BadResponse> {
+    Ok(match name {
         "length" => FinishReason::Length,
         "tool_calls" | "function_call" => FinishReason::ToolCalls,
         "content_filter" => FinishReason::ContentFilter,
+        _ if is_failure(name) => return Err(BadResponse::GenerationFailed),
         _ => FinishReason::Stop,
-    }
+    })
+}
+
+/// Returns whether a `finish_reason` reports a failure: OpenRouter, vLLM and SGLang have such
+/// reasons besides those of OpenAI.
+pub(crate) fn is_failure(name: &str) -> bool {
+    matches!(name, "error" | "abort")
 }

@@ -72,7 +72,7 @@ impl CompletionsReader {
         if !text.is_empty() || logprobs.is_some() {
             sink(Event::Text { text: &text, logprobs })?;
         }
-        choice.finish_reason.map_or(Ok(()), |reason| sink(Event::Finish(finish_reason(&reason))))
+        choice.finish_reason.map_or(Ok(()), |reason| sink(Event::Finish(finish_reason(&reason)?)))
     }
 }
 

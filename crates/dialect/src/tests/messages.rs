@@ -1,13 +1,13 @@
 //! Clients of Anthropic's `/v1/messages` on other backends.
 
 use penstock_api::Engine;
-use penstock_api::Operation::{Chat, Messages, OllamaChat};
+use penstock_api::Operation::{Chat, Completions, Messages, OllamaChat, OllamaGenerate};
 use serde_json::{Value, json};
 
 use super::{
     convert, convert_for, events, refused, respond, respond_whole, sse, stream_terms, try_respond,
 };
-use crate::BadResponse;
+use crate::{BadResponse, ReplyTerms};
 
 fn messages(fields: Value) -> Value {
     let mut body = json!({
@@ -229,6 +229,26 @@ fn pieces_behind_whole_arguments_are_an_error() {
     let stream = sse(&[piece(0, Some("f")), piece(1, Some("g")), piece(0, None)]);
     let (_, result) = try_respond((Messages, Chat), &stream_terms(), &stream);
     assert_eq!(result, Err(BadResponse::MixedCalls));
+}
+
+#[test]
+fn failed_generation_is_no_normal_end() {
+    let failed = Err(BadResponse::GenerationFailed);
+    for reason in ["error", "abort"] {
+        let whole = json!({"choices": [{"message": {"content": "a"}, "finish_reason": reason}]});
+        let terms = ReplyTerms::default();
+        let (out, result) = try_respond((Messages, Chat), &terms, &whole.to_string());
+        assert_eq!((out.as_str(), result), ("", failed), "{reason}");
+        let stream = sse(&[chunk(json!({"content": "a"}), None), chunk(json!({}), Some(reason))]);
+        let (out, result) = try_respond((Messages, Chat), &stream_terms(), &stream);
+        assert_eq!(result, failed, "{reason}");
+        assert!(!out.contains("message_stop"), "{out}");
+        let text = sse(&[json!({"choices": [{"text": "a", "finish_reason": reason}]})]);
+        let (_, result) = try_respond((OllamaGenerate, Completions), &stream_terms(), &text);
+        assert_eq!(result, failed, "{reason}");
+    }
+    let unknown = json!({"choices": [{"message": {"content": "a"}, "finish_reason": "eos"}]});
+    assert_eq!(respond_whole((Messages, Chat), &unknown)["stop_reason"], "end_turn");
 }
 
 #[test]

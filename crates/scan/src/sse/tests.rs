@@ -114,6 +114,9 @@ fn streams_say_when_they_are_done_or_failed() {
         (Operation::Chat, "data: {\"choices\":[]}\n\n", false, false),
         (Operation::Chat, "data: {\"error\": {\"message\": \"x\"}}\n\n", false, true),
         (Operation::Chat, "data: {\"error\":null,\"choices\":[]}\n\n", false, false),
+        (Operation::Chat, "data: {\"choices\":[{\"finish_reason\":\"error\"}]}\n\n", false, true),
+        (Operation::Chat, "data: {\"choices\":[{\"finish_reason\": \"abort\"}]}\n\n", false, true),
+        (Operation::Chat, "data: {\"choices\":[{\"finish_reason\":\"stop\"}]}\n\n", false, false),
         (Operation::Chat, "data: {\"object\":\"error\",\"message\":\"x\"}\n\n", false, true),
         (
             Operation::Responses,

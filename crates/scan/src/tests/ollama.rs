@@ -107,7 +107,12 @@ fn requests_without_a_prompt_load_or_unload_the_model() {
     assert_eq!(of(Operation::OllamaGenerate, ",\"prompt\":\"\""), load);
     assert_eq!(of(Operation::OllamaGenerate, ",\"prompt\":\"\",\"keep_alive\":0"), unload);
     assert_eq!(of(Operation::OllamaGenerate, ",\"prompt\":\"x\",\"keep_alive\":0"), None);
-    assert_eq!(of(Operation::OllamaEmbed, ",\"input\":[]"), None);
+    assert_eq!(of(Operation::OllamaEmbed, ",\"input\":[]"), load);
+    assert_eq!(of(Operation::OllamaEmbed, ",\"input\":\"\",\"keep_alive\":0"), unload);
+    assert_eq!(of(Operation::OllamaEmbed, ",\"input\":[\"x\"]"), None);
+    assert_eq!(of(Operation::OllamaEmbeddings, ",\"prompt\":\"\""), load);
+    assert_eq!(of(Operation::OllamaEmbeddings, ",\"prompt\":\"x\""), None);
+    assert_eq!(of(Operation::Embeddings, ",\"input\":[]"), None);
     assert_eq!(of(Operation::Chat, ",\"messages\":[]"), None);
 }
 

@@ -14,6 +14,7 @@ use pingora::protocols::http::v1::client::HttpSession;
 
 use super::error::ScrapeError;
 use crate::upstream::connect::Connector;
+use crate::upstream::final_head::read_final_head;
 
 /// The largest metrics page that is read.
 const MAX_PAGE: ByteSize = ByteSize::mib(4);
@@ -87,8 +88,7 @@ impl Fetcher {
         // Counted before the page is requested: it cannot contain requests that are sent later.
         let (at, in_flight) = (now(), self.backend.state.load.in_flight());
         session.write_request_header(Box::new(head)).await.map_err(broken)?;
-        session.read_response().await.map_err(broken)?;
-        let status = session.get_status().map_or(0, |status| status.as_u16());
+        let status = read_final_head(&mut session).await.map_err(broken)?;
         while let Some(part) = session.read_body_ref().await.map_err(broken)? {
             self.body.extend_from_slice(part);
             if self.body.len() > MAX_PAGE.to_usize() {

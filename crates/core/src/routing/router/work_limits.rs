@@ -17,8 +17,8 @@ const LONG: f64 = 0.5;
 /// the strategy knows the cost of waiting for another backend. So may a prompt that alone is more
 /// work than the limits allow, if it takes half of its objective or a backend has it cached. If the
 /// owner of such a prompt is far above its share, it may do so while enough backends have room for
-/// others. Then it keeps to the limits, and waits for the backends that have it cached, if there are
-/// any, or for an idle one.
+/// others. Then it keeps to the limits, and waits for the backends that have it cached, if there
+/// are any, or for an idle one.
 // Long prompts stay on few backends only if these may have several of them: elsewhere they would
 // slow down every stream, or be computed again. A short one that is late because it has waited
 // would be sent to where it makes no other one late, and would take the time there from requests
