@@ -72,7 +72,8 @@ struct Overrides {
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<String>,
 
-    /// routing.strategy: smart, round_robin, priority_only, random, deployment or weighted
+    /// routing.strategy: auto (default), smart, round_robin, priority_only, random, deployment,
+    /// weighted or slo
     #[arg(long, value_name = "NAME")]
     strategy: Option<String>,
 
