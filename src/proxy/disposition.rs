@@ -172,9 +172,22 @@ fn of_whole(
         // Some engines declare no type, or a wrong one, for their streams.
         Some(_) if EVENT_STARTS.iter().any(|start| text.starts_with(start)) => Disposition::Relay,
         // Neither an object nor a list, such as the page of a web server.
-        Some(_) => Disposition::Hold(Refusal::NoResult),
+        Some(_) if is_text(text) => Disposition::Hold(Refusal::NoResult),
+        // vLLM sends embeddings as numbers of four bytes on request.
+        Some(_) => Disposition::Relay,
     })
 }
+
+/// Returns whether the beginning of a body is text.
+fn is_text(start: &[u8]) -> bool {
+    let start = start.get(..TEXT_SAMPLE).unwrap_or(start);
+    let is_valid =
+        std::str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true);
+    is_valid && !start.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace())
+}
+
+/// The number of bytes by which text is distinguished from other content.
+const TEXT_SAMPLE: usize = 512;
 
 /// The beginnings of a stream of server-sent events.
 const EVENT_STARTS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
@@ -185,7 +198,7 @@ fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
         ErrorMeaning::RateLimited => Refusal::RateLimited,
         ErrorMeaning::Overloaded => Refusal::Overloaded,
         ErrorMeaning::ModelMissing => Refusal::ModelMissing,
-        ErrorMeaning::Moderated | ErrorMeaning::TooLarge => Refusal::Client,
+        ErrorMeaning::Moderated => Refusal::Client,
         ErrorMeaning::Other => Refusal::NoWork,
     }
 }
@@ -235,10 +248,7 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
 /// The reason to hold back a response of this status, by the table of the rule on outcomes; `None`
 /// if it goes to the client.
 fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Refusal> {
-    let meaning = || ErrorMeaning::read(body, terms.model, terms.body);
     match status {
-        // A pause would cost others, and the next backend of this provider has the same limit.
-        429 if meaning() == ErrorMeaning::TooLarge => return None,
         429 => return Some(Refusal::RateLimited),
         503 | 529 => return Some(Refusal::Overloaded),
         _ if !is_judged(terms.operation) => {
@@ -247,7 +257,7 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         _ => {}
     }
     let is_own = terms.key == SentKey::Own;
-    match (status, meaning()) {
+    match (status, ErrorMeaning::read(body, terms.model, terms.body)) {
         // The operator's key is rejected, or its account is empty: other backends have other
         // accounts.
         (401 | 402, _) if is_own => Some(Refusal::KeyRejected),

@@ -144,11 +144,12 @@ fn monitor_of(
 
 /// Expects that a success ends as its kind does. An error may end as it likes.
 fn expect_end(head: &ResponseHead, monitor: &mut ResponseMonitor) {
-    if !matches!(head.status, 200..=299) {
+    // An encoded one is passed on unread.
+    if !matches!(head.status, 200..=299) || head.is_encoded {
         return;
     }
     monitor.expect_ending();
-    if head.framing == Framing::UntilClose && head.is_json && !head.is_encoded {
+    if head.framing == Framing::UntilClose && head.is_json {
         monitor.expect_json();
     }
 }

@@ -60,6 +60,11 @@ impl Beginning {
         self.is_closed || self.decoder.is_done()
     }
 
+    /// Returns whether more bytes of a body of known length are to come.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.decoder.announced() > 0
+    }
+
     /// Returns whether the body ends with its connection, which has not been closed yet.
     pub(crate) fn is_until_close(&self) -> bool {
         !self.is_closed && self.decoder.is_until_close()

@@ -215,10 +215,11 @@ impl Exchange<'_> {
         loop {
             // Before this part is observed: a client that misses the last event has left early.
             let had_ended = monitor.has_ended_stream();
+            let was_over = monitor.is_over();
             let left = || if had_ended { RelayEnd::LeftAfterEnd } else { RelayEnd::ClientGone };
             let payload = match terms.started.take(&mut self.connection.read) {
                 Ok(payload) => payload,
-                Err(_bad) if had_ended => {
+                Err(_bad) if was_over => {
                     is_terminated = false;
                     terms.started.end();
                     Bytes::new()
@@ -258,7 +259,7 @@ impl Exchange<'_> {
             if is_more_read {
                 continue;
             }
-            if monitor.has_ended_stream() && !had_ended {
+            if monitor.is_over() && !was_over {
                 let deadline = &mut self.interrupts.deadline;
                 deadline.set(now(), LAST_WAIT, ErrorCode::BetweenTokensTimeout);
             }
@@ -287,7 +288,8 @@ impl Exchange<'_> {
                 Err(RelayEnd::LeftAfterEnd)
             }
             Err(ExchangeError::ClientGone) => Err(RelayEnd::ClientGone),
-            _ if monitor.has_ended_stream() => {
+            // A body of an announced length ends with its last byte for the client, too.
+            _ if monitor.is_over() && !started.is_announced() => {
                 started.end();
                 Ok(false)
             }

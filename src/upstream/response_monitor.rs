@@ -9,6 +9,7 @@ use penstock_api::{Operation, StreamFraming};
 use penstock_dialect::JsonEnd;
 use penstock_scan::{
     EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
+    has_failed_choice,
 };
 
 /// The length of a response's end that is kept to find its `usage`.
@@ -28,17 +29,9 @@ static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
     .map(Finder::new)
 });
 
-/// The marks of a whole response whose generation has failed: OpenRouter, vLLM and SGLang report it
-/// this way.
-static FAILED_ENDS: LazyLock<[Finder<'static>; 4]> = LazyLock::new(|| {
-    [
-        "\"finish_reason\":\"error\"",
-        "\"finish_reason\": \"error\"",
-        "\"finish_reason\":\"abort\"",
-        "\"finish_reason\": \"abort\"",
-    ]
-    .map(Finder::new)
-});
+/// The values of `finish_reason` that report a failed generation. Few responses have them anywhere.
+static FAILED: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| ["\"error\"", "\"abort\""].map(Finder::new));
 
 /// Watches the payload of one response, without keeping it.
 #[derive(Debug)]
@@ -48,6 +41,8 @@ pub(crate) struct ResponseMonitor {
     json: Option<JsonEnd>,
     /// True if a stream without an ending of its dialect has failed.
     needs_ending: bool,
+    /// True if the response has choices, each with the reason of its end.
+    has_choices: bool,
     has_ended: bool,
     has_failed: bool,
     tail: BytesMut,
@@ -79,6 +74,7 @@ impl ResponseMonitor {
             events: stream.map(|framing| EventScanner::new(operation, framing)),
             json: None,
             needs_ending: false,
+            has_choices: matches!(operation, Operation::Chat | Operation::Completions),
             has_ended: stream.is_none(),
             has_failed: false,
             tail: BytesMut::new(),
@@ -110,7 +106,11 @@ impl ResponseMonitor {
         }
         if is_last && self.tail.is_empty() {
             // The common case, a body in one read: nothing is copied.
-            self.read_end(last_bytes(payload));
+            let end = last_bytes(payload);
+            self.usage = usage_in(end);
+            self.has_failed |= self.has_choices
+                && FAILED.iter().any(|mark| mark.find(end).is_some())
+                && has_failed_choice(payload);
             return 0;
         }
         let keep = last_bytes(payload);
@@ -118,8 +118,7 @@ impl ResponseMonitor {
         self.tail.advance(surplus.min(self.tail.len()));
         self.tail.extend_from_slice(keep);
         if is_last {
-            let tail = std::mem::take(&mut self.tail);
-            self.read_end(&tail);
+            self.usage = usage_in(&self.tail);
         }
         0
     }
@@ -139,12 +138,6 @@ impl ResponseMonitor {
         self.has_ended |= progress.done;
         self.has_failed |= progress.error;
         progress.tokens
-    }
-
-    /// Reads the end of a whole response.
-    fn read_end(&mut self, tail: &[u8]) {
-        self.usage = usage_in(tail);
-        self.has_failed |= FAILED_ENDS.iter().any(|mark| mark.find(tail).is_some());
     }
 
     /// Expects a body of JSON that ends with its connection: any close looks like the end.
@@ -202,10 +195,15 @@ impl ResponseMonitor {
         self.events.is_some() && self.has_ended
     }
 
-    /// Returns whether a stream has reported an error, or has not ended as its dialect requires so
-    /// far.
+    /// Returns whether nothing follows in a stream: its last event has passed, whole.
+    pub(crate) fn is_over(&self) -> bool {
+        self.events.as_ref().is_some_and(EventScanner::is_over)
+    }
+
+    /// Returns whether a response has reported an error, or is a stream that has not ended as its
+    /// dialect requires so far.
     pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed || self.events.as_ref().is_some_and(|events| !events.has_finished())
+        self.has_failed || self.lacks_ending()
     }
 
     /// Returns whether the client has received whole events, so that another one can follow.

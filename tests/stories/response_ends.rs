@@ -29,14 +29,13 @@ fn attempts(penstock: &Penstock, outcome: &str) -> f64 {
 
 #[test]
 fn responses_that_are_no_results_go_elsewhere() {
-    let responses: [Respond; 9] = [
+    let responses: [Respond; 8] = [
         |_, _| REDIRECT.to_vec(),
         |_, _| whole(200, "text/html", "<html>Log in</html>"),
         |_, _| chunked("text/html", "<html>Log in</html>"),
         |_, _| whole(200, "text/plain", r#"{"error":{"message":"it broke"}}"#),
         |_, _| whole(200, JSON, r#"{"detail":"Not authenticated"}"#),
         |_, _| whole(200, JSON, r#"{"success":false,"message":"no route"}"#),
-        |_, _| whole(200, JSON, r#"{"id":"c","choices":[]}"#),
         |_, _| whole(200, JSON, "{}"),
         |_, _| whole(200, JSON, "null"),
     ];
@@ -102,6 +101,47 @@ fn stream_without_an_ending_ends_with_an_error() {
         serde_json::from_str(text.trim_end().rsplit_once("data: ").unwrap().1).unwrap();
     assert!(last["error"]["message"].is_string(), "{text}");
     assert_eq!((attempts(&penstock, "ok"), attempts(&penstock, "fault")), (0.0, 1.0));
+}
+
+#[test]
+fn cut_within_the_last_event_is_visible() {
+    let engine = "engine: vllm, models: [{ id: m, operations: [responses] }]";
+    let (_engine, penstock) = alone(
+        |_, _| {
+            let event = "event: response.completed\ndata: {\"type\":\"response.completed\",\"x\":1";
+            let length = event.len();
+            format!(
+                "HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-type: {EVENTS}\r\n\
+                 transfer-encoding: chunked\r\n\r\n{length:x}\r\n{event}\r\n"
+            )
+            .into_bytes()
+        },
+        engine,
+    );
+    let body = json!({"model": "m", "stream": true, "input": "hi"});
+    let text = penstock.post("/v1/responses", &body).text();
+    assert!(text.contains("response.failed"), "{text}");
+    assert_eq!((attempts(&penstock, "ok"), attempts(&penstock, "fault")), (0.0, 1.0));
+}
+
+#[test]
+fn what_is_not_read_is_passed_on() {
+    const NUMBERS: &[u8] = &[60, 0, 128, 63, 0, 0, 0, 64];
+    let binary: Respond = |_, _| {
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: 8\r\n\r\n";
+        [head.as_bytes(), NUMBERS].concat()
+    };
+    let engine = "engine: vllm, models: [{ id: m, operations: [embeddings] }]";
+    let (_engine, penstock) = alone(binary, engine);
+    let body = json!({"model": "m", "input": "hi", "encoding_format": "bytes"});
+    assert_eq!(penstock.post("/v1/embeddings", &body).body, NUMBERS);
+    let encoded: Respond = |_, _| {
+        let response = String::from_utf8(chunked(EVENTS, "gzip")).unwrap();
+        response.replacen("\r\n", "\r\ncontent-encoding: gzip\r\n", 1).into_bytes()
+    };
+    let (_engine, passing) = alone(encoded, CHATS);
+    assert_eq!(passing.post(CHAT, &streaming_chat("m", "hi")).text(), "gzip");
+    assert_eq!((attempts(&penstock, "fault"), attempts(&passing, "fault")), (0.0, 0.0));
 }
 
 #[test]

@@ -9,8 +9,6 @@ use super::error_body::read_error;
 pub enum ErrorMeaning {
     /// The backend limits the rate of its client.
     RateLimited,
-    /// The request alone exceeds that limit: it can never pass, and shorter ones can.
-    TooLarge,
     /// The backend has no room for the request now.
     Overloaded,
     /// The backend does not have the model.
@@ -24,7 +22,6 @@ pub enum ErrorMeaning {
 const RATE_NAMES: &[&str] =
     &["rate_limit", "ratelimit", "too_many_requests", "resource_exhausted", "insufficient_quota"];
 const RATE_PHRASES: &[&str] = &["rate limit", "rate-limit", "too many requests"];
-const TOO_LARGE: &[&str] = &["request too large"];
 const LOAD_NAMES: &[&str] = &["overload", "service_unavailable"];
 const LOAD_PHRASES: &[&str] = &["overload", "server busy", "at capacity", "over capacity"];
 const MISSING_PHRASES: &[&str] =
@@ -53,10 +50,6 @@ impl ErrorMeaning {
         let names_model = message.contains("model") && message.contains(&model.to_lowercase());
         let lacks = MISSING_PHRASES.iter().any(|phrase| message.contains(phrase));
         let lacks_name = names.contains("not_found") && message.starts_with("model:");
-        // OpenAI reports it by 429, with the names of a rate limit.
-        if is_said(TOO_LARGE) {
-            return Self::TooLarge;
-        }
         // A number is the status that the backend means, whatever the response has.
         match code.trim() {
             "429" => return Self::RateLimited,
@@ -80,7 +73,6 @@ impl ErrorMeaning {
     pub fn status(self) -> u16 {
         match self {
             Self::RateLimited => 429,
-            Self::TooLarge => 413,
             Self::Overloaded => 503,
             Self::ModelMissing => 404,
             Self::Moderated => 403,
@@ -116,10 +108,6 @@ mod tests {
             ),
             (r#"{"error":{"message":"x","code":429}}"#, ErrorMeaning::RateLimited),
             (r#"{"error":"Too Many Requests"}"#, ErrorMeaning::RateLimited),
-            (
-                r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 30000, Requested 40000.","type":"tokens","code":"rate_limit_exceeded"}}"#,
-                ErrorMeaning::TooLarge,
-            ),
             (
                 r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
                 ErrorMeaning::Overloaded,

@@ -8,6 +8,7 @@ mod bytes;
 mod cursor;
 mod decode;
 mod definitions;
+mod failed_choice;
 mod ids;
 mod json;
 mod json_line;
@@ -37,6 +38,7 @@ mod usage_bounds;
 mod weight;
 
 pub use cursor::Syntax;
+pub use failed_choice::has_failed_choice;
 pub use ids::StoredIds;
 pub use missing_result::{is_void, lacks_result};
 pub use multipart::MultipartSyntax;

@@ -1,16 +1,9 @@
 //! Detects whole responses with a success status that are no result of an engine.
 
-use std::sync::LazyLock;
-
-use memchr::memmem::Finder;
-
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::is_filled;
 use super::reported_failure::may_report_failure;
-
-static NO_CHOICE: LazyLock<[Finder<'static>; 2]> =
-    LazyLock::new(|| ["\"choices\":[]", "\"choices\": []"].map(Finder::new));
 
 /// Returns whether a whole response is an object or a list without content.
 pub fn is_void(body: &[u8]) -> bool {
@@ -25,7 +18,6 @@ enum RefusalMember {
     Success,
     Message,
     Code,
-    Choices,
     Content,
     Other,
 }
@@ -37,9 +29,8 @@ impl RefusalMember {
             b"success" => Self::Success,
             b"message" => Self::Message,
             b"code" | b"status" => Self::Code,
-            b"choices" => Self::Choices,
-            b"content" | b"output" | b"response" | b"data" | b"results" | b"embedding"
-            | b"embeddings" => Self::Content,
+            b"choices" | b"content" | b"output" | b"response" | b"data" | b"results"
+            | b"embedding" | b"embeddings" => Self::Content,
             _ => Self::Other,
         }
     }
@@ -47,11 +38,10 @@ impl RefusalMember {
 
 /// Returns whether a whole response is a refusal of something before an engine, such as a web
 /// framework or a gateway: `detail`, `"success": false`, or a `message` with the `code` of an HTTP
-/// error, and no content. So is a completion without a choice.
+/// error, and no content.
 pub fn lacks_result(body: &[u8]) -> bool {
     // Most responses begin with their id.
-    let has_no_choice = NO_CHOICE.iter().any(|mark| mark.find(body).is_some());
-    if !has_no_choice && !may_report_failure(body) {
+    if !may_report_failure(body) {
         return false;
     }
     let mut cursor = Cursor::new(body, TokenEstimate::Chars);
@@ -77,12 +67,6 @@ pub fn lacks_result(body: &[u8]) -> bool {
                 has_code |= cursor.number()?.is_some_and(|code| (400..600).contains(&code));
                 return Ok(());
             }
-            RefusalMember::Choices => {
-                let is_filled = is_filled(cursor, kind)?;
-                has_content |= is_filled;
-                is_refusal |= kind == b'[' && !is_filled;
-                return Ok(());
-            }
             RefusalMember::Content => {
                 has_content |= is_filled(cursor, kind)?;
                 return Ok(());
@@ -106,9 +90,7 @@ mod tests {
             (r#"{"success":false,"reason":"no such route"}"#, true),
             (r#"{"message":"Internal error","code":500}"#, true),
             (r#"{"status":503,"message":"x"}"#, true),
-            (r#"{"id":"c","choices":[]}"#, true),
-            (r#"{"id":"c","choices": [],"usage":{}}"#, true),
-            (r#"{"id":"c","choices":[{"message":{"content":"\"choices\":[] is empty"}}]}"#, false),
+            (r#"{"id":"c","choices":[]}"#, false),
             (r#"{"success":true,"data":[]}"#, false),
             (r#"{"detail":"low","data":[{"b64_json":"x"}]}"#, false),
             (r#"{"object":"list","data":[]}"#, false),

@@ -2,6 +2,8 @@
 //! completion or failure of the stream, and the usage it reports. The scanner reads lines in place
 //! and copies only those that a chunk boundary splits; the relay forwards the bytes regardless.
 
+mod delta;
+
 use std::sync::LazyLock;
 
 use memchr::memchr2;
@@ -10,11 +12,11 @@ use penstock_api::slices::split_at;
 use penstock_api::{EventForm, Operation, StreamFraming};
 
 use super::cursor::{Cursor, Members, Parsed};
+use super::failed_choice::FAILED_REASONS;
 use super::json_line::JsonLine;
-use super::ollama::is_filled;
 use super::{TokenEstimate, Usage, find_counts, find_usage};
+use delta::{DELTA, has_string_at, has_token_in_delta, members_called};
 
-static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
 static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
 /// The members in which chats, completions and messages report why their generation ended.
@@ -117,6 +119,12 @@ impl EventScanner {
         self.usage
     }
 
+    /// Returns whether nothing follows: the last event of the stream has passed, whole. A stream of
+    /// llama.cpp's own API has one for each of its prompts.
+    pub fn is_over(&self) -> bool {
+        self.done && self.at_boundary && self.form != EventForm::Content
+    }
+
     /// Returns the framing of the stream.
     pub fn framing(&self) -> StreamFraming {
         self.framing
@@ -160,6 +168,7 @@ impl EventScanner {
             let tail = whole.get(whole.len().saturating_sub(LINE_TAIL)..).unwrap_or(&whole);
             match self.framing {
                 StreamFraming::Events => {
+                    self.done |= self.event_ends;
                     self.add_usage(find_usage(tail).or_else(|| find_counts(tail)));
                 }
                 StreamFraming::Lines => {
@@ -206,7 +215,7 @@ impl EventScanner {
             self.read_type(name.trim_ascii());
         } else if line.is_empty() {
             // An empty line ends the event, and with it the effect of its name.
-            self.event_ends = false;
+            self.done |= std::mem::take(&mut self.event_ends);
         }
     }
 
@@ -245,15 +254,16 @@ impl EventScanner {
         // The counts in llama.cpp's own format take five more searches. Only the last event has
         // them, and no token.
         self.add_usage(if has_token { usage } else { usage.or_else(|| find_counts(data)) });
+        self.done |= self.event_ends;
     }
 
-    /// Finds why the generation ended. OpenRouter, vLLM and SGLang report a failure this way.
+    /// Finds why the generation ended.
     fn read_reason(&mut self, name: &Finder<'_>, data: &[u8]) {
         for mut cursor in members_called(name, data) {
             if cursor.peek() == b'"' {
                 let value = cursor.bytes.get(cursor.at + 1..).unwrap_or_default();
                 self.has_reason |= !value.starts_with(b"\"");
-                self.error |= FAILURES.iter().any(|failure| value.starts_with(failure));
+                self.error |= FAILED_REASONS.iter().any(|reason| value.starts_with(reason));
             }
         }
     }
@@ -312,13 +322,10 @@ impl EventScanner {
             b"error" => self.error = true,
             _ => {}
         }
-        self.done |= self.event_ends;
     }
 }
 
 const DATA: &[u8] = b"data:";
-/// The reasons that report a failed generation, each with its closing quote.
-const FAILURES: [&[u8]; 2] = [b"error\"", b"abort\""];
 
 /// A member of an event that reports how the stream ends.
 #[derive(Clone, Copy)]
@@ -339,61 +346,6 @@ impl EventMember {
             _ => Self::Other,
         }
     }
-}
-
-/// The occurrences of `key` in `data` with a colon after them; each cursor is after the colon.
-fn members_called<'a>(key: &Finder<'_>, data: &'a [u8]) -> impl Iterator<Item = Cursor<'a>> {
-    key.find_iter(data).filter_map(|at| {
-        let mut cursor = Cursor::new(data, TokenEstimate::Chars);
-        cursor.at = at + key.needle().len();
-        if cursor.peek() != b':' {
-            return None;
-        }
-        cursor.at += 1;
-        Some(cursor)
-    })
-}
-
-fn has_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
-    members_called(key, data).any(|mut cursor| {
-        // The string is not empty if no quote follows the opening one.
-        cursor.peek() == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"')
-    })
-}
-
-fn has_token_in_delta(data: &[u8]) -> bool {
-    members_called(&DELTA, data).any(|mut cursor| {
-        let mut has_token = false;
-        if cursor.peek() == b'{' {
-            // If the walk fails, the delta is malformed: the members before the error count.
-            let members = Members::with_likely(&LIKELY_IN_DELTA, carries_tokens);
-            _ = cursor.members(members, |cursor, carries_tokens, kind| {
-                has_token |= is_filled(cursor, kind)? && carries_tokens;
-                Ok(())
-            });
-        }
-        has_token
-    })
-}
-
-/// The frequent members of a delta; the value is true if they carry tokens.
-const LIKELY_IN_DELTA: [(&[u8], bool); 4] =
-    [(b"content\":", true), (b"type\":", false), (b"text\":", true), (b"role\":", false)];
-
-fn carries_tokens(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b"content"
-            | b"reasoning_content"
-            | b"reasoning"
-            | b"refusal"
-            | b"tool_calls"
-            | b"function_call"
-            | b"audio"
-            | b"text"
-            | b"partial_json"
-            | b"thinking"
-    )
 }
 
 #[cfg(test)]

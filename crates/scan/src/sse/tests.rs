@@ -145,6 +145,24 @@ fn streams_say_when_they_are_done_or_failed() {
 }
 
 #[test]
+fn stream_is_over_once_its_last_event_is_whole() {
+    let (operation, framing) = (Operation::Responses, StreamFraming::Events);
+    let mut scanner = EventScanner::new(operation, framing);
+    for (chunk, done, is_over) in [
+        ("event: response.completed\n", false, false),
+        ("data: {\"type\":\"response.com", false, false),
+        ("pleted\"}\n", true, false),
+        ("\n", true, true),
+    ] {
+        assert_eq!((scanner.feed(chunk.as_bytes()).done, scanner.is_over()), (done, is_over));
+    }
+    let stop = "data: {\"content\":\"\",\"stop\":true}\n\n";
+    assert!(!fed(Operation::NativeCompletion, stop).1.is_over(), "another prompt may follow");
+    assert!(fed(Operation::Chat, "data: [DONE]\n\n").1.is_over());
+    assert!(fed(Operation::OllamaChat, "{\"done\":true}\n").1.is_over());
+}
+
+#[test]
 fn usage_is_gathered_from_start_and_end() {
     let stream = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":9,\"output_tokens\":1}}}\n\n\
         data: {\"type\":\"message_delta\",\"delta\":{},\"usage\":{\"output_tokens\":5}}\n\n";
