@@ -304,6 +304,8 @@ pub(crate) fn record_outcome(
         probe: permit.probe(),
     };
     let sample = match (result.is_streaming, result.first_token) {
+        // The backend has refused nothing: it was sent nothing, or the request changes first.
+        _ if outcome == Outcome::Client && !result.is_relayed => LatencySample::None,
         (true, first) => LatencySample::Stream(first),
         (false, _) if result.runs_model => LatencySample::Whole,
         (false, _) => LatencySample::None,

@@ -117,6 +117,22 @@ fn fast_failing_engine_draws_no_traffic_of_many_clients() {
     for_each_combination(20);
 }
 
+#[test]
+fn engine_that_refuses_everything_draws_no_traffic() {
+    for (clients, most) in [(1, 12), (20, 30)] {
+        let one = |strategy| {
+            let fleet = with_failing_engine(strategy, &Fault::status(400));
+            let failures = open_loop(&fleet, clients).len();
+            assert!(failures <= most, "{strategy}, {clients} clients: {failures} refused");
+            let is_open = fleet.fact("a", "breaker") == json!("open");
+            assert!(clients == 20 || !is_open, "{strategy}: those of one client steer nobody else");
+        };
+        std::thread::scope(|scope| {
+            STRATEGIES.map(|strategy| scope.spawn(move || one(strategy)));
+        });
+    }
+}
+
 /// Returns the number of failed requests of `clients` while another client sent `poison`, each
 /// prompt for ever, to engines that respond 500 to it.
 fn failures_beside_poison(fleet: &Fleet, poison: &[String]) -> usize {
@@ -209,6 +225,37 @@ fn faults_steer_the_client_that_met_them() {
     assert_eq!(sent_to_a(&fleet, 1, "good"), (200, false), "after three in a row");
     assert_eq!(sent_to_a(&fleet, 2, "good"), (200, true), "those of another client do not");
     assert_eq!(fleet.fact("a", "clients_avoiding"), json!(1));
+}
+
+#[test]
+fn refusals_steer_a_client_that_others_serve() {
+    let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
+    fleet.a().fail_on("bad", Fault::status(400));
+    for _ in 0..5 {
+        assert_eq!(sent_to_a(&fleet, 1, "bad"), (400, true));
+    }
+    assert_eq!(sent_to_a(&fleet, 1, "good"), (200, true), "a client may send five bad requests");
+    for _ in 0..6 {
+        assert_eq!(sent_to_a(&fleet, 1, "bad"), (400, true));
+    }
+    assert_eq!(sent_to_a(&fleet, 1, "bad"), (200, false), "after six in a row");
+    assert_eq!(sent_to_a(&fleet, 2, "good"), (200, true), "those of another client do not");
+    let facts = ["clients_avoiding", "breaker"].map(|name| fleet.fact("a", name));
+    assert_eq!(facts, [json!(1), json!("closed")]);
+}
+
+#[test]
+fn requests_that_are_refused_everywhere_open_nothing() {
+    let fleet = Fleet::start(2, Setup { health: PATIENT, ..Setup::default() });
+    for engine in &fleet.engines {
+        engine.fail_on("bad", Fault::status(422));
+    }
+    for number in 0..120 {
+        assert_eq!(sent_to_a(&fleet, 1 + number % 10, "bad").0, 422);
+    }
+    assert_eq!(sent_to_a(&fleet, 1, "good"), (200, true), "also for a client that sent them");
+    assert_eq!(sent_to_a(&fleet, 99, "good"), (200, true));
+    assert_eq!(openings(&fleet, "b"), 0.0);
 }
 
 #[test]
@@ -310,7 +357,7 @@ fn openings(fleet: &Fleet, backend: &str) -> f64 {
             "penstock_breaker_transitions_total{{backend=\"{backend}\",to=\"open\",reason=\"{reason}\"}}"
         ))
     };
-    ["unreachable", "faults", "health_check", "probe"].into_iter().map(opened).sum()
+    ["unreachable", "faults", "refusals", "health_check", "probe"].into_iter().map(opened).sum()
 }
 
 #[test]

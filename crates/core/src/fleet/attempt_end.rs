@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{BreakerConfig, CooldownConfig, HealthConfig};
 
-use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition};
+use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition, OpenReason};
 use super::fault_shares::Sign;
 use super::load::Probe;
 use super::model_evidence::Learned;
@@ -47,7 +47,7 @@ impl Serving {
         if transition == Some(BreakerTransition::Closed) || learned.is_own_released {
             self.state.begin_slow_start(source.at, health.slow_start);
         }
-        let transition = transition.or_else(|| self.model_transition(learned, source.at));
+        let transition = transition.or_else(|| self.model_transition(learned, outcome, source.at));
         if outcome == Outcome::Ok {
             // Only the probe starts during a cooldown. A response to an older request proves
             // nothing about it.
@@ -110,31 +110,47 @@ impl Serving {
         sample: LatencySample,
         config: &BreakerConfig,
     ) -> Learned {
-        let is_fault = outcome == Outcome::Fault;
-        // A response that did not run the model proves nothing about it, and a 4xx may be one.
-        if !is_fault && (outcome != Outcome::Ok || sample == LatencySample::None) {
+        let is_refusal = outcome == Outcome::Client;
+        let is_fault = is_refusal || outcome == Outcome::Fault;
+        // A response that does not run the model proves nothing about it.
+        let proves = outcome == Outcome::Fault || sample != LatencySample::None;
+        if !(is_fault || outcome == Outcome::Ok) || !proves {
             return Learned::default();
         }
         let OutcomeSource { at, started, requester, .. } = source;
         let (backend, client) = (self.state.serial, requester.client);
-        let sign = Sign { backend, is_fault, client, started, at };
+        let sign = Sign { backend, is_fault, is_refusal, client, started, at };
         let backends = match is_fault {
             true => self.evidence.usable_backends(backend),
             false => Vec::new(),
         };
-        self.evidence.learn(&sign, &self.state.name, config, &backends)
+        let learned = self.evidence.learn(&sign, &self.state.name, config, &backends);
+        // Refusals are frequent: only those that steer requests make decisions look at them.
+        if is_refusal && (learned.is_paused_for_client || learned.paused.is_some()) {
+            self.state.note_fault(at, config);
+        }
+        learned
     }
 
-    fn model_transition(&self, learned: Learned, now: Timestamp) -> Option<BreakerTransition> {
-        let Learned { paused, released, is_own_released } = learned;
+    fn model_transition(
+        &self,
+        learned: Learned,
+        outcome: Outcome,
+        now: Timestamp,
+    ) -> Option<BreakerTransition> {
+        let Learned { paused, released, is_own_released, .. } = learned;
+        let reason = match outcome {
+            Outcome::Client => OpenReason::Refusals,
+            _ => OpenReason::Faults,
+        };
         if is_own_released {
             self.state.breaker.count_sound_model();
         }
         if let Some((_, paused)) = &paused {
-            self.state.breaker.count_faulty_model();
+            self.state.breaker.count_faulty_model(reason);
             self.state.faulty_models.add(self.cooldown.model, paused, now);
         }
-        let paused = paused.map(|(pause, _)| pause);
+        let paused = paused.map(|(pause, _)| (pause, reason));
         let is_change = paused.is_some() || !released.is_empty();
         let model = || self.model.clone();
         is_change

@@ -52,7 +52,7 @@ const MAX_DOUBLINGS: u32 = 16;
 const CHECKS: u32 = 2;
 
 /// The state of a breaker as a new request finds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BreakerState {
     Closed,
     /// One request may probe now.
@@ -198,9 +198,9 @@ impl CircuitBreaker {
     }
 
     /// Counts that a model there is paused for all clients, because it fails more often than
-    /// elsewhere.
-    pub(super) fn count_faulty_model(&self) {
-        self.count_opening(OpenReason::Faults);
+    /// elsewhere, for `reason`.
+    pub(super) fn count_faulty_model(&self, reason: OpenReason) {
+        self.count_opening(reason);
     }
 
     /// Counts that a probe of such a model succeeded.

@@ -6,6 +6,11 @@
 //! backend is compared with the share on the others, for requests of the same sender and model. A
 //! share that is the same everywhere speaks against the prompts.
 //!
+//! A 4xx is the client's mistake, and no fault. But an engine that lacks an option refuses each
+//! request with one, at once: it would look idle and draw nearly all requests. So a refusal is
+//! judged in the same way, with half of the weight in a row of failures: a client may well send
+//! three bad requests in a row.
+//!
 //! **The test.** The evidence is a log likelihood ratio: how much less probable the responses are
 //! under the others' share than under the backend's own. It is computed in two ways. The faults in
 //! a row since the last good response reveal a broken backend within [`MIN_RUN`] or four faults.
@@ -27,8 +32,11 @@ use penstock_config::BreakerConfig;
 
 use super::circuit_breaker::pause;
 
-/// The number of faults in a row below which a run is no evidence.
-const MIN_RUN: u32 = 3;
+/// The weight of faults in a row below which a run is no evidence: three faults.
+const MIN_RUN: u32 = 3 * FAULT;
+/// The weights of a fault and of a refusal in a run.
+const FAULT: u32 = 2;
+const REFUSAL: u32 = 1;
 /// The evidence that pauses a backend among the first third of a model's: one false alarm in 7000.
 // The evidence is a natural logarithm: exp(8.9) is about 7,300.
 const FEW_PAUSED: f64 = 8.9;
@@ -52,6 +60,8 @@ pub(super) struct Sign {
     pub(super) backend: u64,
     /// True if it failed; otherwise it was good.
     pub(super) is_fault: bool,
+    /// True if it failed with a 4xx.
+    pub(super) is_refusal: bool,
     /// A hash of the sender.
     pub(super) client: u64,
     /// The time at which the request was sent.
@@ -100,7 +110,7 @@ struct Row {
     good: f64,
     faults: f64,
     counted_at: Timestamp,
-    /// The number of faults since the last good response to a request sent no earlier than the
+    /// The weight of the faults since the last good response to a request sent no earlier than the
     /// first that failed.
     run: u32,
     /// The start of the first request in the run.
@@ -274,7 +284,7 @@ impl Row {
         if self.faults < 0.5 {
             self.clients = 0;
         }
-        self.run = self.run.saturating_add(1);
+        self.run = self.run.saturating_add(if sign.is_refusal { REFUSAL } else { FAULT });
         self.run_clients |= bit;
         self.clients |= bit;
         self.faults += 1.0;
@@ -285,7 +295,7 @@ impl Row {
         let others = others.clamp(MIN_SHARE, MAX_SHARE);
         let is_seen = |clients: u64| clients.count_ones() >= terms.clients;
         let of_run = match self.run >= MIN_RUN && is_seen(self.run_clients) {
-            true => f64::from(self.run) * -others.ln(),
+            true => f64::from(self.run) / f64::from(FAULT) * -others.ln(),
             false => 0.0,
         };
         let left = self.left(now, terms.config.window);

@@ -6,7 +6,8 @@
 //! responses of all clients are also judged together, if at least two met the faults, and steer
 //! everyone: a broken engine is avoided after a few failures, not after a few per client. Faults of
 //! a client whose prompts also fail elsewhere are excluded, and such a client probes nothing for
-//! others.
+//! others. Refusals (4xx) are judged apart from faults, and steer everyone only if
+//! [`REFUSED_CLIENTS`] met them: several clients may well send bad requests.
 //!
 //! **Why per model.** A model that is broken on a backend says nothing about the other models
 //! there. The backend itself is avoided only if two models fail there at once
@@ -40,6 +41,11 @@ use super::paused_backend::PausedBackend;
 const MAX_CLIENTS: usize = 64;
 /// The share of faults on other backends at which faults speak against a client's prompts.
 const BAD_PROMPTS: f64 = 0.25;
+
+/// The number of clients that must have met the faults that steer everyone.
+const FAILED_CLIENTS: u32 = 2;
+/// The number of clients that must have met the refusals that steer everyone.
+const REFUSED_CLIENTS: u32 = 8;
 
 /// The evidence from the responses to one client, or to all.
 #[derive(Debug, Default)]
@@ -87,7 +93,14 @@ impl Record {
             paused: paused.zip(own),
             released,
             is_own_released: serials.contains(&sign.backend),
+            is_paused_for_client: false,
         }
+    }
+
+    /// Returns whether a fault within `window` may be evidence.
+    fn is_active(&self, now: Timestamp, window: Duration) -> bool {
+        let last = self.last_fault.load(Ordering::Relaxed);
+        last > 0 && now.since(Timestamp(last)) < window
     }
 
     /// Publishes the pauses to decisions. Continued pauses keep their probe slot.
@@ -126,6 +139,20 @@ pub(super) struct Learned {
     pub(super) released: Vec<Box<str>>,
     /// True if the backend itself is among them.
     pub(super) is_own_released: bool,
+    /// True if the backend is paused for the client.
+    pub(super) is_paused_for_client: bool,
+}
+
+impl Learned {
+    fn and(mut self, other: Self) -> Self {
+        self.released.extend(other.released);
+        Self {
+            paused: self.paused.or(other.paused),
+            released: self.released,
+            is_own_released: self.is_own_released || other.is_own_released,
+            is_paused_for_client: self.is_paused_for_client || other.is_paused_for_client,
+        }
+    }
 }
 
 /// The evidence against the backends of one model.
@@ -133,7 +160,9 @@ pub(super) struct Learned {
 pub struct ModelEvidence {
     /// The end of all evidence; spares attempts a look at the rest.
     active_until: AtomicU64,
-    everyone: Record,
+    /// The evidence of all clients.
+    faults: Record,
+    refusals: Record,
     clients: ArcSwap<Vec<Arc<Record>>>,
     /// The backends that serve the model.
     backends: ArcSwap<Vec<SharedBackend>>,
@@ -161,21 +190,19 @@ impl ModelEvidence {
     /// The breaker state that a client's request finds on a backend: `Open` if other backends are
     /// preferred, `HalfOpen` if it would probe.
     pub fn state(&self, client: u64, serial: u64, now: Timestamp) -> BreakerState {
-        let for_all = self.everyone.state(serial, now);
+        let for_all = self.state_for_all(serial, now);
         let clients = self.clients.load();
         let record = clients.iter().find(|one| one.client == client);
         let own = record.map_or(BreakerState::Closed, |one| one.state(serial, now));
-        match (for_all, own) {
-            (BreakerState::Open, _) | (_, BreakerState::Open) => BreakerState::Open,
-            (BreakerState::HalfOpen, _) if self.is_suspected(record, now) => BreakerState::Open,
-            (BreakerState::HalfOpen, _) | (_, BreakerState::HalfOpen) => BreakerState::HalfOpen,
-            (BreakerState::Closed, BreakerState::Closed) => BreakerState::Closed,
+        match for_all {
+            BreakerState::HalfOpen if self.is_suspected(record, now) => BreakerState::Open,
+            _ => for_all.max(own),
         }
     }
 
     /// The breaker state that the requests of all clients find on a backend.
     pub fn state_for_all(&self, serial: u64, now: Timestamp) -> BreakerState {
-        self.everyone.state(serial, now)
+        self.faults.state(serial, now).max(self.refusals.state(serial, now))
     }
 
     /// Returns whether a client's own prompts may be the cause of its failures. A backend is not
@@ -205,7 +232,8 @@ impl ModelEvidence {
     /// `None` if another request holds it or nothing is paused.
     pub(super) fn try_take_probe(&self, client: u64, serial: u64) -> Option<Arc<PausedBackend>> {
         let own = || self.clients.load().iter().find(|one| one.client == client)?.of(serial);
-        let paused = self.everyone.of(serial).or_else(own)?;
+        let for_all = || self.faults.of(serial).or_else(|| self.refusals.of(serial));
+        let paused = for_all().or_else(own)?;
         paused.try_take_probe().then_some(paused)
     }
 
@@ -224,11 +252,12 @@ impl ModelEvidence {
         } else if !self.is_active(sign.at) {
             return Learned::default();
         }
-        let mut is_evidence = true;
+        let (mut is_evidence, mut is_paused_for_client) = (true, false);
         if let Some(record) = self.record(sign, config.window) {
             let terms = Terms { config, backends, clients: 1 };
             let mut shares = record.shares.lock();
-            record.learn(sign, name, terms, &mut shares);
+            let learned = record.learn(sign, name, terms, &mut shares);
+            is_paused_for_client = learned.paused.is_some();
             let are_bad = |least: usize, counts: &dyn Fn(u64) -> bool| {
                 let share = shares.share_of_prompts(sign.at, config.window, least, counts);
                 share.is_some_and(|share| share >= BAD_PROMPTS)
@@ -236,15 +265,25 @@ impl ModelEvidence {
             // On a single backend it is open whether the prompts or the backend are at fault.
             record.has_bad_prompts.store(are_bad(2, &|_| true), Ordering::Relaxed);
             // A failure on a backend that fails for all clients says nothing about prompts.
-            let is_sound = |serial| self.everyone.state(serial, sign.at) == BreakerState::Closed;
+            let is_sound = |serial| self.state_for_all(serial, sign.at) == BreakerState::Closed;
             let is_other = |serial| serial != sign.backend && is_sound(serial);
             is_evidence = !(sign.is_fault && are_bad(1, &is_other));
         }
+        let own = Learned { is_paused_for_client, ..Learned::default() };
         if !is_evidence {
-            return Learned::default();
+            return own;
         }
-        let terms = Terms { config, backends, clients: 2 };
-        self.everyone.learn(sign, name, terms, &mut self.everyone.shares.lock())
+        let for_all =
+            [(&self.faults, false, FAILED_CLIENTS), (&self.refusals, true, REFUSED_CLIENTS)];
+        let concerned =
+            for_all.into_iter().filter(|(record, of_refusals, _)| match sign.is_fault {
+                true => sign.is_refusal == *of_refusals,
+                false => record.is_active(sign.at, config.window),
+            });
+        concerned.fold(own, |learned, (record, _, clients)| {
+            let terms = Terms { config, backends, clients };
+            learned.and(record.learn(sign, name, terms, &mut record.shares.lock()))
+        })
     }
 
     /// Returns the record of a client, which starts with its first fault.

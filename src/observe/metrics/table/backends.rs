@@ -69,7 +69,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_breaker_transitions_total",
         &["backend", "to", "reason"],
         |_, scrape| breaker_transitions(scrape),
-        "circuit breakers that opened or closed; `to` is open or closed, `reason` is unreachable, faults, health_check or probe",
+        "circuit breakers that opened or closed; `to` is open or closed, `reason` is unreachable, faults, refusals, health_check or probe",
     ),
     gauge(
         "penstock_backend_clients_avoiding",

@@ -57,13 +57,18 @@ impl BackendState {
                 self.cooldowns.pause(scope, cause, source.at);
             }
             Outcome::Fault => {
-                self.faults_until.fetch_max(source.at.after(config.window).0, Ordering::Relaxed);
+                self.note_fault(source.at, config);
                 self.request_check();
             }
             Outcome::Unreachable => self.request_check(),
             Outcome::Ok | Outcome::Client | Outcome::Cancel | Outcome::Shortage => {}
         }
         self.breaker.learn(outcome, source, config)
+    }
+
+    /// Makes decisions look at the evidence for the next `breaker.window`.
+    pub(in crate::fleet) fn note_fault(&self, at: Timestamp, config: &BreakerConfig) {
+        self.faults_until.fetch_max(at.after(config.window).0, Ordering::Relaxed);
     }
 
     /// Returns whether faults of the last `breaker.window` may keep requests away.

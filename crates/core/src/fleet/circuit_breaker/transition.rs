@@ -9,6 +9,8 @@ pub enum OpenReason {
     Unreachable,
     /// A larger share of faults than on other backends; concerns a model, not the whole backend.
     Faults,
+    /// A larger share of requests refused with a 4xx than on other backends; concerns a model.
+    Refusals,
     /// A health check failed after a fault.
     HealthCheck,
     /// The probe of the half-open breaker failed.
@@ -16,13 +18,15 @@ pub enum OpenReason {
 }
 
 impl OpenReason {
-    pub const ALL: [Self; 4] = [Self::Unreachable, Self::Faults, Self::HealthCheck, Self::Probe];
+    pub const ALL: [Self; 5] =
+        [Self::Unreachable, Self::Faults, Self::Refusals, Self::HealthCheck, Self::Probe];
 
     /// The name in metrics and log lines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Unreachable => "unreachable",
             Self::Faults => "faults",
+            Self::Refusals => "refusals",
             Self::HealthCheck => "health_check",
             Self::Probe => "probe",
         }
@@ -45,8 +49,8 @@ pub enum BreakerTransition {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelTransition {
     pub model: Box<str>,
-    /// The duration of the backend's pause, if it is paused.
-    pub paused: Option<Duration>,
+    /// The duration of the backend's pause and its reason, if it is paused.
+    pub paused: Option<(Duration, OpenReason)>,
     /// The names of the backends that are released.
     pub released: Vec<Box<str>>,
 }
@@ -61,8 +65,8 @@ impl BreakerTransition {
             }
             Self::Closed => tracing::info!(backend, "circuit breaker closed"),
             Self::Model(ModelTransition { model, paused, released }) => {
-                if let Some(pause) = paused {
-                    let (reason, open_s) = (OpenReason::Faults.name(), pause.as_secs_f64());
+                if let Some((pause, reason)) = paused {
+                    let (reason, open_s) = (reason.name(), pause.as_secs_f64());
                     tracing::warn!(backend, %model, reason, open_s, "circuit breaker opened");
                 }
                 for backend in released {

@@ -29,7 +29,8 @@ impl Model {
     fn learn(&mut self, backend: u64, is_fault: bool) -> Changes {
         let started = self.now();
         self.millis += 100;
-        let sign = Sign { backend, is_fault, client: 1, started, at: self.now() };
+        let sign =
+            Sign { backend, is_fault, is_refusal: false, client: 1, started, at: self.now() };
         self.shares.learn(&sign, Terms { config: &CONFIG, backends: &ALL, clients: 1 })
     }
 
@@ -98,7 +99,8 @@ fn good_responses_count() {
 fn response_to_an_older_request_does_not_end_a_run() {
     let mut model = Model { millis: 1000, ..Model::default() };
     let learn = |model: &mut Model, is_fault, started| {
-        let sign = Sign { backend: 0, is_fault, client: 1, started, at: model.now() };
+        let sign =
+            Sign { backend: 0, is_fault, is_refusal: false, client: 1, started, at: model.now() };
         model.shares.learn(&sign, Terms { config: &CONFIG, backends: &ALL, clients: 1 })
     };
     model.learn(0, true);
@@ -133,7 +135,7 @@ fn faults_of_all_clients_count_once_two_have_met_them() {
     let mut shares = FaultShares::default();
     let mut learn = |client, at: u64| {
         let (started, at) = (Timestamp(at), Timestamp(at));
-        let sign = Sign { backend: 0, is_fault: true, client, started, at };
+        let sign = Sign { backend: 0, is_fault: true, is_refusal: false, client, started, at };
         shares.learn(&sign, Terms { config: &CONFIG, backends: &ALL, clients: 2 }).paused.is_some()
     };
     assert!(!(1..=40).any(|at| learn(7, at)), "one client");

@@ -13,7 +13,7 @@ fn seconds(count: u64) -> Timestamp {
 }
 
 fn fault(client: u64, backend: u64, at: Timestamp) -> Sign {
-    Sign { backend, is_fault: true, client, started: at, at }
+    Sign { backend, is_fault: true, is_refusal: false, client, started: at, at }
 }
 
 fn learn(evidence: &ModelEvidence, sign: Sign) -> Learned {
@@ -47,6 +47,23 @@ fn faults_of_many_clients_steer_everyone() {
     assert_eq!(evidence.state(9, 0, seconds(2)), BreakerState::Open);
     let learned = learn(&evidence, Sign { is_fault: false, ..fault(9, 0, seconds(3)) });
     assert!(learned.is_own_released && learned.released == [Box::<str>::from("a")], "{learned:?}");
+    assert_eq!(evidence.state(9, 0, seconds(3)), BreakerState::Closed);
+}
+
+#[test]
+fn refusals_steer_a_client_after_six_and_everyone_only_after_those_of_eight_clients() {
+    let evidence = ModelEvidence::default();
+    let refusal = |client| Sign { is_refusal: true, ..fault(client, 0, seconds(1)) };
+    let paused =
+        |count: usize| (0..count).any(|_| learn(&evidence, refusal(1)).is_paused_for_client);
+    assert!(!paused(5) && paused(1), "half of the weight of faults");
+    assert_eq!(evidence.state(1, 0, seconds(2)), BreakerState::Open);
+    assert_eq!(evidence.state(2, 0, seconds(2)), BreakerState::Closed, "another client");
+    let clients = (2..=8).map(|client| learn(&evidence, refusal(client)).paused.is_some());
+    assert_eq!(clients.collect::<Vec<_>>(), [false, false, false, false, false, false, true]);
+    assert_eq!(evidence.state_for_all(0, seconds(2)), BreakerState::Open);
+    let learned = learn(&evidence, Sign { is_fault: false, ..fault(9, 0, seconds(3)) });
+    assert!(learned.is_own_released, "{learned:?}");
     assert_eq!(evidence.state(9, 0, seconds(3)), BreakerState::Closed);
 }
 
@@ -123,6 +140,8 @@ struct Scene {
     /// The durations of a good response and of a fault, in milliseconds.
     good_ms: u64,
     fault_ms: u64,
+    /// True if the failures are 4xx.
+    are_refusals: bool,
     seconds: u64,
     /// The time at which prompts become bad.
     bad_from: u64,
@@ -195,10 +214,11 @@ impl Scene {
                         met.lost.push((ms as f64 / 1000.0, engine));
                     }
                     let (backend, client) = (engine as u64, index as u64);
+                    let is_refusal = is_fault && self.are_refusals;
                     let is_probe = evidence.state(client, backend, now) == BreakerState::HalfOpen;
                     flights.push(Flight {
                         ends: ms + if is_fault { self.fault_ms } else { self.good_ms },
-                        sign: Sign { backend, is_fault, client, started: now, at: now },
+                        sign: Sign { backend, is_fault, is_refusal, client, started: now, at: now },
                         probe: is_probe.then(|| evidence.try_take_probe(client, backend)).flatten(),
                     });
                 }
@@ -265,13 +285,14 @@ proptest! {
         bad in prop_oneof![Just(0.0_f64), 0.0_f64..0.05],
         clients in 1_usize..20,
         picks in any_picks(),
+        are_refusals: bool,
         seed: u64,
     ) {
         let client = Client { rate: rate / clients as f64, bad };
         let scene = Scene {
             engines: (0..engines).map(|one| if one < failing { 1.0 } else { 0.0 }).collect(),
             clients: vec![client; clients],
-            picks, good_ms: 50, fault_ms: 5, seconds: 20, bad_from: 0, seed,
+            picks, good_ms: 50, fault_ms: 5, are_refusals, seconds: 20, bad_from: 0, seed,
         };
         let outcome = scene.play();
         for engine in 0..failing {
@@ -282,7 +303,10 @@ proptest! {
             // a probe.
             let in_flight = 3;
             let probes = 6;
-            let most = 5 + in_flight + probes * if clients > 1 { 2 } else { 1 };
+            let faults = 5 + in_flight + probes * if clients > 1 { 2 } else { 1 };
+            // Below eight clients each meets six refusals, and probes for itself.
+            let of_each = if are_refusals { 6 + probes } else { 0 };
+            let most = faults + of_each * clients.min(8);
             prop_assert!(lost.len() <= most, "engine {engine}: {} lost, {most} may be: {lost:?}", lost.len());
         }
     }
@@ -296,6 +320,7 @@ proptest! {
         bad in 0.2_f64..=1.0,
         broken in prop_oneof![Just(0.0_f64), Just(1.0_f64)],
         picks in any_picks(),
+        are_refusals: bool,
         seed: u64,
     ) {
         let innocents = vec![Client { rate: 10.0, bad: 0.0 }; 3];
@@ -304,7 +329,7 @@ proptest! {
         shares[0] = broken;
         let scene = Scene {
             engines: shares, clients: clients.collect(), picks,
-            good_ms: 50, fault_ms: 5, seconds: 20, bad_from: 0, seed,
+            good_ms: 50, fault_ms: 5, are_refusals, seconds: 20, bad_from: 0, seed,
         };
         let outcome = scene.play();
         let lost: usize = outcome.met.iter().skip(attackers).map(|met| met.lost.len()).sum();
@@ -322,11 +347,12 @@ proptest! {
         rate in 60.0_f64..300.0,
         ms in prop_oneof![Just((50, 50)), Just((200, 5)), Just((1000, 1000))],
         picks in prop_oneof![Just(Picks::InTurn), Just(Picks::LeastBusy)],
+        are_refusals: bool,
         seed: u64,
     ) {
         let scene = Scene {
             engines: vec![0.0; 4], clients: vec![Client { rate, bad }], picks,
-            good_ms: ms.0, fault_ms: ms.1, seconds: 30, bad_from, seed,
+            good_ms: ms.0, fault_ms: ms.1, are_refusals, seconds: 30, bad_from, seed,
         };
         let worst = scene.play().worst_share();
         // Mostly up to 0.45; in a rare second two of the four are paused.
@@ -337,12 +363,13 @@ proptest! {
     /// keeps most of its load.
     #[test]
     fn engine_that_mostly_works_is_used(
-        share in 0.0_f64..0.1, rate in 10.0_f64..200.0, clients in 1_usize..10, seed: u64,
+        share in 0.0_f64..0.1, rate in 10.0_f64..200.0, clients in 1_usize..10,
+        are_refusals: bool, seed: u64,
     ) {
         let client = Client { rate: rate / clients as f64, bad: 0.0 };
         let scene = Scene {
             engines: vec![share, 0.0, 0.0, 0.0], clients: vec![client; clients], picks: Picks::InTurn,
-            good_ms: 50, fault_ms: 50, seconds: 30, bad_from: 0, seed,
+            good_ms: 50, fault_ms: 50, are_refusals, seconds: 30, bad_from: 0, seed,
         };
         let sent: u32 = scene.play().sent.iter().map(|second| second[0]).sum();
         prop_assert!(f64::from(sent) >= rate * 30.0 / 4.0 * 0.6, "{sent} of {rate}/s");
