@@ -128,7 +128,9 @@ fn engine_that_refuses_everything_draws_no_traffic() {
             assert!(clients == 20 || !is_open, "{strategy}: those of one client steer nobody else");
         };
         std::thread::scope(|scope| {
-            STRATEGIES.map(|strategy| scope.spawn(move || one(strategy)));
+            for strategy in STRATEGIES {
+                scope.spawn(move || one(strategy));
+            }
         });
     }
 }
