@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use bytes::{Buf, BytesMut};
-use memchr::memmem::Finder;
+use memchr::memmem::{Finder, rfind};
 use penstock_api::units::Timestamp;
 use penstock_api::{Operation, StreamFraming};
 use penstock_dialect::JsonEnd;
@@ -33,6 +33,44 @@ static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
 static FAILED: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| ["\"error\"", "\"abort\""].map(Finder::new));
 
+/// The name of the member with the counts. In generated text, each quote would have a backslash.
+const USAGE_NAME: &[u8] = b"\"usage\"";
+static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(USAGE_NAME));
+
+/// The beginning of the last `usage` of a body, wherever it stands: some engines send it before the
+/// text or the vectors, which may be long.
+#[derive(Debug, Default)]
+struct UsageMember(BytesMut);
+
+impl UsageMember {
+    /// Reads the next part of the body. `before` is the end of the parts before it.
+    fn feed(&mut self, before: &[u8], payload: &[u8]) {
+        if let Some(start) = last_usage(payload) {
+            self.0 = BytesMut::from(start);
+            return;
+        }
+        let is_split = |at: &usize| {
+            let (start, end) = USAGE_NAME.split_at(*at);
+            before.ends_with(start) && payload.starts_with(end)
+        };
+        if let Some(at) = (1..USAGE_NAME.len()).find(is_split) {
+            self.0 = BytesMut::from(USAGE_NAME.get(..at).unwrap_or_default());
+        }
+        if !self.0.is_empty() {
+            let room = TAIL.saturating_sub(self.0.len());
+            self.0.extend_from_slice(payload.get(..room).unwrap_or(payload));
+        }
+    }
+}
+
+/// Returns the bytes from the last name `usage` on, [`TAIL`] at most.
+fn last_usage(payload: &[u8]) -> Option<&[u8]> {
+    // Forwards first: that is vectorised, and most parts have none.
+    USAGE.find(payload)?;
+    let start = payload.get(rfind(payload, USAGE_NAME)?..)?;
+    Some(start.get(..TAIL).unwrap_or(start))
+}
+
 /// Watches the payload of one response, without keeping it.
 #[derive(Debug)]
 pub(crate) struct ResponseMonitor {
@@ -46,6 +84,8 @@ pub(crate) struct ResponseMonitor {
     has_ended: bool,
     has_failed: bool,
     tail: BytesMut,
+    /// The counts of a body whose end has none.
+    early_usage: UsageMember,
     usage: Option<Usage>,
     /// The upper bounds of the token counts.
     bounds: UsageBounds,
@@ -78,6 +118,7 @@ impl ResponseMonitor {
             has_ended: stream.is_none(),
             has_failed: false,
             tail: BytesMut::new(),
+            early_usage: UsageMember::default(),
             usage: None,
             id: (operation == Operation::Responses).then(ResponseIdFinder::default),
             length_end: None,
@@ -107,18 +148,19 @@ impl ResponseMonitor {
         if is_last && self.tail.is_empty() {
             // The common case, a body in one read: nothing is copied.
             let end = last_bytes(payload);
-            self.usage = usage_in(end);
+            self.usage = usage_in(end).or_else(|| find_usage(last_usage(payload)?));
             self.has_failed |= self.has_choices
                 && FAILED.iter().any(|mark| mark.find(end).is_some())
                 && has_failed_choice(payload);
             return 0;
         }
+        self.early_usage.feed(&self.tail, payload);
         let keep = last_bytes(payload);
         let surplus = (self.tail.len() + keep.len()).saturating_sub(TAIL);
         self.tail.advance(surplus.min(self.tail.len()));
         self.tail.extend_from_slice(keep);
         if is_last {
-            self.usage = usage_in(&self.tail);
+            self.usage = usage_in(&self.tail).or_else(|| find_usage(&self.early_usage.0));
         }
         0
     }
@@ -224,4 +266,46 @@ fn usage_in(tail: &[u8]) -> Option<Usage> {
 fn last_bytes(payload: &[u8]) -> &[u8] {
     let (_, tail) = payload.split_at(payload.len().saturating_sub(TAIL));
     tail
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage_of(parts: &[&[u8]]) -> Option<Usage> {
+        let bounds = UsageBounds::default();
+        let mut monitor = ResponseMonitor::new(Operation::Chat, None, bounds);
+        for (at, part) in parts.iter().enumerate() {
+            monitor.observe(part, at + 1 == parts.len());
+        }
+        monitor.usage
+    }
+
+    #[test]
+    fn usage_is_found_before_long_text_however_the_body_is_split() {
+        let text = "word ".repeat(4000);
+        let usage = r#""usage":{"prompt_tokens":123,"completion_tokens":4000}"#;
+        let before =
+            format!(r#"{{"id":"x",{usage},"choices":[{{"message":{{"content":"{text}"}}}}]}}"#);
+        let between = format!(r#"{{"choices":["{text}"],{usage},"prompt_token_ids":"{text}"}}"#);
+        for body in [before, between] {
+            let start = body.find(r#""usage""#).unwrap();
+            let cuts = (start.saturating_sub(5)..start + 60).chain([body.len() - 1, body.len()]);
+            for cut in cuts {
+                let (first, second) = body.as_bytes().split_at(cut);
+                let found = usage_of(&[first, second]).and_then(|usage| usage.completion_tokens);
+                assert_eq!(found, Some(4000), "cut at {cut}");
+            }
+            let parts: Vec<&[u8]> = body.as_bytes().chunks(7).collect();
+            assert_eq!(usage_of(&parts).and_then(|usage| usage.prompt_tokens), Some(123));
+        }
+    }
+
+    #[test]
+    fn quoted_text_is_no_usage() {
+        let text = r#"say \"usage\":{\"prompt_tokens\":1} "#.repeat(300);
+        let body = format!(r#"{{"choices":["{text}"]}}"#);
+        assert_eq!(usage_of(&[body.as_bytes()]), None);
+        assert_eq!(usage_of(&[body.as_bytes(), b" "]), None);
+    }
 }
