@@ -1,8 +1,6 @@
 //! One attempt: what is fixed when it starts, how it ends, and what its end teaches the backend's
 //! state: health, circuit breaker, cooldown, latencies.
 
-use std::time::Duration;
-
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Engine, ErrorCode, Operation, Operations, TraceContext, Work, is_same_model};
 use penstock_clock::now;
@@ -132,6 +130,13 @@ impl Permit {
         }
     }
 
+    /// Records whether the response waits for its client to read.
+    pub(crate) fn wait_for_client(&mut self, waits: bool) {
+        if let Some(permit) = &mut self.0 {
+            permit.wait_for_client(waits, now());
+        }
+    }
+
     /// Records the first token of a stream.
     pub(crate) fn first_token(&mut self) {
         if let Some(permit) = &mut self.0 {
@@ -249,7 +254,7 @@ impl AttemptResult {
             }
             AttemptEnd::Failed(failure) => {
                 let config = &ctx.generation.config.routing.cooldown;
-                let cooldown = cooldown_time(config, requested_wait(failure), jitter);
+                let cooldown = cooldown_time(config, failure.requested_wait(), jitter);
                 let ended = unserved(outcome_of(failure, cooldown), Some(code_of(failure)));
                 let refusal = match failure {
                     Failure::Held(refusal, _) => Some(*refusal),
@@ -385,16 +390,4 @@ fn has_other_way(attempt: &Attempt<'_>, operation: Operation, sent: Operation) -
         model.iter().flat_map(|model| &model.serving).filter(|row| row.id != serving.id);
     without.target_of(operation).is_some()
         || others.any(|row| row.usable_operations.contains(operation))
-}
-
-/// The wait that a refusal requests.
-fn requested_wait(failure: &Failure) -> Option<Duration> {
-    match failure {
-        Failure::Held(_, held) => held.retry_after,
-        Failure::NotSent(_)
-        | Failure::NoResponse { .. }
-        | Failure::TimedOut(_)
-        | Failure::BadResponse(_)
-        | Failure::ClientGone => None,
-    }
 }

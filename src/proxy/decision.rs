@@ -248,7 +248,7 @@ fn reserve(
             let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
             let expected = serving.latency.expect(streaming, limit);
             let uncached = decision.uncached_tokens(&request.profile);
-            let wait = serving.expected_wait(uncached.into(), streaming, input.now);
+            let wait = serving.expected_wait(uncached.into(), streaming, limit, input.now);
             if let Some(wait) = wait.filter(|_| request.profile.operation.row().work != Work::Text)
             {
                 permit.watch_progress(wait, input.now);

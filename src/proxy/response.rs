@@ -23,7 +23,7 @@ use crate::proxy::rewrite::{ResponseChange, rewrites};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
 use crate::upstream::relay::ResponseSink;
-use crate::upstream::relay::{HeldHead, RelayEnd, RelayObserver, RelayTerms, Timing};
+use crate::upstream::relay::{HeldHead, Output, RelayEnd, RelayObserver, RelayTerms, Timing};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
@@ -32,10 +32,11 @@ use fields::{add_decision, add_tier};
 pub(super) use fields::{add_stream_fields, frame_open_end};
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
-use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, StreamFraming, Work};
 use penstock_clock::now;
-use penstock_core::fleet::{Outcome, SlotId};
+use penstock_core::fleet::{Outcome, SlotId, TokenCounter};
+use penstock_scan::Usage;
 pub(super) use switched::switch;
 
 /// A response whose head has been read.
@@ -86,8 +87,7 @@ pub(crate) async fn relay(
         started,
         timeouts: &attempt.serving.timeouts,
         observer: &mut progress,
-        transform: transform.as_deref_mut(),
-        held: held.as_mut(),
+        output: Output { transform: transform.as_deref_mut(), held: held.as_mut() },
     };
     let end = exchange.relay(client, &mut monitor, terms).await;
     if end == RelayEnd::LeftAfterEnd {
@@ -295,11 +295,13 @@ struct RelayProgress<'a> {
     /// The result of the attempt, if the response is complete.
     result: AttemptResult,
     is_stream: bool,
+    counter: TokenCounter,
 }
 
 impl RelayObserver for RelayProgress<'_> {
-    fn tokens_passed(&mut self, is_first: bool, tokens: u32, now: Timestamp) {
+    fn tokens_passed(&mut self, is_first: bool, events: u32, now: Timestamp) {
         let serving = self.attempt.serving;
+        let tokens = self.counter.count(events);
         serving.state.note_response(now);
         if let Some(slot) = self.drain_slot {
             serving.state.drain_estimate.add_tokens(slot, tokens);
@@ -315,6 +317,14 @@ impl RelayObserver for RelayProgress<'_> {
         self.proxy.observers.progress(serving.id, tokens);
     }
 
+    fn bytes_passed(&mut self, now: Timestamp) {
+        self.attempt.serving.state.note_bytes(now);
+    }
+
+    fn client_waits(&mut self, waits: bool) {
+        self.permit.wait_for_client(waits);
+    }
+
     // The permit is released before the last bytes are written: a client that sends its next
     // request at once must find the backend free.
     fn response_read(&mut self, monitor: &ResponseMonitor) {
@@ -323,7 +333,8 @@ impl RelayObserver for RelayProgress<'_> {
             rewrite.learn_end(self.view.request, self.attempt.serving, monitor);
         }
         if self.is_stream {
-            self.attempt.serving.latency.learn_length(TokenCount(monitor.tokens));
+            let counted = monitor.usage().and_then(Usage::shown_tokens);
+            self.attempt.serving.latency.learn_stream(self.counter, counted);
         }
         let first_token = monitor.first_token.filter(|_| self.is_stream);
         // A response is committed by its head: a later failure shows only in its content.
@@ -363,6 +374,7 @@ impl<'a> RelayProgress<'a> {
                 ..AttemptResult::by_status(head.status, ctx)
             },
             is_stream: head.stream.is_some(),
+            counter: attempt.serving.latency.token_counter(),
         }
     }
 

@@ -137,6 +137,14 @@ impl Failure {
         }
     }
 
+    /// The wait that a refusal requests.
+    pub(crate) fn requested_wait(&self) -> Option<Duration> {
+        match self {
+            Self::Held(_, held) => held.retry_after,
+            _ => None,
+        }
+    }
+
     /// Returns whether the backend refused the request because it is busy, and has not started on
     /// it.
     pub(crate) fn is_busy(&self) -> bool {

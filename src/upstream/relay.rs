@@ -1,6 +1,8 @@
 //! Relays a response to the client: as it arrives, unbuffered and, without a [`Transform`],
 //! unchanged. Counts the tokens on the way and makes every broken end visible.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -32,8 +34,12 @@ pub(crate) enum RelayEnd {
 
 /// Receives the progress of a relay.
 pub(crate) trait RelayObserver: Send {
-    /// `tokens` tokens are about to be written to the client.
-    fn tokens_passed(&mut self, is_first: bool, tokens: u32, now: Timestamp);
+    /// `events` with tokens are about to be written to the client.
+    fn tokens_passed(&mut self, is_first: bool, events: u32, now: Timestamp);
+    /// Bytes without tokens have come from the backend.
+    fn bytes_passed(&mut self, now: Timestamp);
+    /// The client does not read, so that the relay waits; or, if false, it waits no longer.
+    fn client_waits(&mut self, waits: bool);
     /// The response has been read to its end, and its last part is about to be written: the backend
     /// is free from now on.
     fn response_read(&mut self, monitor: &ResponseMonitor);
@@ -59,12 +65,17 @@ pub(crate) struct RelayTerms<'a> {
     pub(crate) started: Beginning,
     pub(crate) timeouts: &'a TimeoutsConfig,
     pub(crate) observer: &'a mut dyn RelayObserver,
+    pub(crate) output: Output<'a>,
+}
+
+/// The changes of a response on its way to the client.
+pub(crate) struct Output<'a> {
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
     /// The head of the response, if the client gets it with the first token.
     pub(crate) held: Option<&'a mut HeldHead>,
 }
 
-impl RelayTerms<'_> {
+impl Output<'_> {
     /// Writes a part of the payload, which may be empty, after the held head.
     async fn write(
         &mut self,
@@ -192,6 +203,19 @@ impl Timing {
 /// Durations for clients, in milliseconds (W3C Server Timing).
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
+/// Waits for a write to the client, and reports if the client keeps it waiting.
+async fn watch_write<T>(write: impl Future<Output = T>, observer: &mut dyn RelayObserver) -> T {
+    let mut write = std::pin::pin!(write);
+    let at_once = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await;
+    if let Poll::Ready(written) = at_once {
+        return written;
+    }
+    observer.client_waits(true);
+    let written = write.await;
+    observer.client_waits(false);
+    written
+}
+
 /// The reason why a body could not be read whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadWholeError {
@@ -234,6 +258,8 @@ impl Exchange<'_> {
             let is_last = terms.started.is_whole() && !is_cut;
             if tokens > 0 {
                 self.tokens_passed(monitor, &mut terms, tokens);
+            } else if !payload.is_empty() {
+                terms.observer.bytes_passed(now());
             }
             // Before the write: a slow client must not occupy the backend.
             if is_last {
@@ -241,11 +267,13 @@ impl Exchange<'_> {
             }
             // A malformed chunk may follow good ones in the same read: the next iteration finds it.
             let is_more_read = !payload.is_empty() && !self.connection.read.is_empty();
-            let payload = match terms.transform(payload, is_last) {
+            let payload = match terms.output.transform(payload, is_last) {
                 Ok(payload) => payload,
                 Err(code) => return RelayEnd::Cut(code),
             };
-            match terms.write(client, payload, monitor.first_token, is_last).await {
+            let RelayTerms { output, observer, .. } = &mut terms;
+            let written = output.write(client, payload, monitor.first_token, is_last);
+            match watch_write(written, *observer).await {
                 Ok(()) => {}
                 Err(RelayEnd::ClientGone) => return left(),
                 Err(end) => return end,

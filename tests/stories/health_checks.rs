@@ -224,6 +224,18 @@ fn long_prefill_is_no_freeze() {
 }
 
 #[test]
+fn streams_that_carry_comments_alone_are_no_freeze() {
+    let fleet = Fleet::start(1, Setup { health: FROZEN, ..Setup::default() });
+    let every = Duration::from_millis(100);
+    fleet.a().always(Some(Fault::PingsOnly { every, after_events: 0 }));
+    let _thinking = [1, 2].map(|_| fleet.begin(&streaming_chat("m", "hello")));
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_secs(3) {
+        assert_eq!(fleet.fact("a", "frozen_s"), json!(null));
+    }
+}
+
+#[test]
 fn health_path_is_per_backend() {
     let engines = two_engines();
     let setup = Setup { health: CHECKS, backend: "engine: other", ..Setup::default() };

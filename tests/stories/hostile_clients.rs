@@ -99,7 +99,8 @@ fn stalled_readers_use_bounded_memory_and_lose_nothing() {
     const READERS: usize = 10;
     // About 12 MB for each reader: more than the kernel's socket buffers hold.
     let tokens = 60_000;
-    let fleet = Fleet::start(1, Setup { pace: Pace::at_once(tokens), ..Setup::default() });
+    let health = "interval: 60s, fast_interval: 20ms, frozen_after: 1s";
+    let fleet = Fleet::start(1, Setup { health, pace: Pace::at_once(tokens), ..Setup::default() });
     let body = streaming_chat("m", "hello");
     assert_eq!(fleet.penstock.post(CHAT, &chat("m", "warm")).status, 200);
     let before = fleet.penstock.resident();
@@ -137,6 +138,7 @@ fn stalled_readers_use_bounded_memory_and_lose_nothing() {
     let mut readers = readers.into_iter();
     let response = readers.next().unwrap().read_response().unwrap();
     assert!(response.is_whole && response.text() == whole, "{} bytes", response.body.len());
+    assert!(!fleet.penstock.log().contains("backend is frozen"), "its clients do not read");
     drop(readers);
     fleet.wait_idle();
 }

@@ -17,6 +17,7 @@ mod cooldown;
 mod drain_estimate;
 pub mod dump;
 mod engine_pages;
+mod event_tokens;
 mod fault_shares;
 mod groups;
 mod health;
@@ -61,6 +62,7 @@ pub use circuit_breaker::{
 pub use cooldown::{Cooldown, CooldownCause, CooldownScope, Cooldowns};
 pub use drain_estimate::{DrainEstimate, ExpectedResponse, SlotId};
 pub use engine_pages::{EnginePages, ModelPages};
+pub use event_tokens::TokenCounter;
 pub use groups::{Group, GroupAddress, GroupLookups, Groups};
 pub use health::{CheckOutcome, CheckResult, Health, HealthTracker};
 pub use inflight_guard::{InflightGuard, PermitLimits, PermitRequest};

@@ -39,6 +39,8 @@ pub struct Usage {
     pub completion_tokens: Option<u32>,
     /// Tokens of the prompt that came from a cache.
     pub cached_tokens: Option<u32>,
+    /// Tokens of the response that are reasoning, which a stream may not show.
+    pub reasoning_tokens: Option<u32>,
     /// The counts that exceeded the bounds of the request and were cut to them.
     pub cut: CutCounts,
 }
@@ -63,8 +65,14 @@ impl Usage {
             prompt_tokens: self.prompt_tokens.or(earlier.prompt_tokens),
             completion_tokens: self.completion_tokens.or(earlier.completion_tokens),
             cached_tokens: self.cached_tokens.or(earlier.cached_tokens),
+            reasoning_tokens: self.reasoning_tokens.or(earlier.reasoning_tokens),
             cut: self.cut,
         }
+    }
+
+    /// The tokens of the response without its reasoning; `None` if the response was not counted.
+    pub fn shown_tokens(self) -> Option<u32> {
+        Some(self.completion_tokens?.saturating_sub(self.reasoning_tokens.unwrap_or(0)))
     }
 
     fn read(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
@@ -76,16 +84,13 @@ impl Usage {
             Count::Completion => read_count(cursor, kind, &mut self.completion_tokens),
             Count::CacheRead => read_count(cursor, kind, &mut had),
             Count::CacheCreation => read_count(cursor, kind, &mut taken),
-            Count::PromptDetails if kind == b'{' => {
-                cursor.members(Members::named(is_cached_tokens), |cursor, is_cached, kind| {
-                    if is_cached {
-                        read_count(cursor, kind, &mut self.cached_tokens)
-                    } else {
-                        cursor.skip(kind)
-                    }
-                })
+            Count::PromptDetails => {
+                read_detail(cursor, kind, b"cached_tokens", &mut self.cached_tokens)
             }
-            Count::PromptDetails | Count::Other => cursor.skip(kind),
+            Count::CompletionDetails => {
+                read_detail(cursor, kind, b"reasoning_tokens", &mut self.reasoning_tokens)
+            }
+            Count::Other => cursor.skip(kind),
         })?;
         let apart = had.unwrap_or(0).saturating_add(taken.unwrap_or(0));
         self.prompt_tokens = self.prompt_tokens.map(|count| count.saturating_add(apart));
@@ -136,6 +141,7 @@ enum Count {
     CacheRead,
     CacheCreation,
     PromptDetails,
+    CompletionDetails,
     Other,
 }
 
@@ -147,13 +153,26 @@ impl Count {
             b"cache_read_input_tokens" => Self::CacheRead,
             b"cache_creation_input_tokens" => Self::CacheCreation,
             b"prompt_tokens_details" | b"input_tokens_details" => Self::PromptDetails,
+            b"completion_tokens_details" | b"output_tokens_details" => Self::CompletionDetails,
             _ => Self::Other,
         }
     }
 }
 
-fn is_cached_tokens(name: &[u8]) -> bool {
-    name == b"cached_tokens"
+/// Reads the count of this name in an object of details.
+fn read_detail(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    name: &'static [u8],
+    count: &mut Option<u32>,
+) -> Parsed {
+    if kind != b'{' {
+        return cursor.skip(kind);
+    }
+    cursor.members(Members::named(|it| it == name), |cursor, is_it, kind| match is_it {
+        true => read_count(cursor, kind, count),
+        false => cursor.skip(kind),
+    })
 }
 
 fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Parsed {

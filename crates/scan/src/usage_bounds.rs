@@ -59,6 +59,7 @@ impl UsageBounds {
             prompt_tokens: usage.prompt_tokens.map(|count| count.min(prompt)),
             completion_tokens: usage.completion_tokens.map(|count| count.min(output)),
             cached_tokens: usage.cached_tokens.map(|count| count.min(prompt)),
+            reasoning_tokens: usage.reasoning_tokens.map(|count| count.min(output)),
             cut: CutCounts {
                 prompt: is_above(usage.prompt_tokens, prompt),
                 completion: is_above(usage.completion_tokens, output),

@@ -18,6 +18,8 @@ use super::serving::Serving;
 /// The number of further requests in flight that add one more expected duration to a whole
 /// response.
 const SLOWING_BATCH: u32 = 32;
+/// The assumed time per token of a whole response: an engine may use all that the client allows.
+const WHOLE_TOKEN_TIME: Duration = Duration::from_millis(20);
 /// The largest relative extension of a cooldown by jitter.
 const COOLDOWN_JITTER: f64 = 0.1;
 
@@ -157,11 +159,13 @@ impl Serving {
             .then(|| BreakerTransition::Model(ModelTransition { model: model(), paused, released }))
     }
 
-    /// Returns the expected wait for the first byte of a request; `None` if unknown.
+    /// Returns the expected wait for the first byte of a request; `None` if unknown. `max_tokens`:
+    /// the limit of the response, if the client set one.
     pub fn expected_wait(
         &self,
         uncached_tokens: u64,
         is_streaming: bool,
+        max_tokens: Option<TokenCount>,
         now: Timestamp,
     ) -> Option<ExpectedWait> {
         let generation = match is_streaming {
@@ -170,7 +174,9 @@ impl Serving {
             // A larger batch slows every token of a whole response.
             false => {
                 let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
-                self.evidence.longest.value(now)?.mul_f64(batch)
+                let allowed = max_tokens.map_or(0, |limit| limit.0);
+                let allowed = WHOLE_TOKEN_TIME.saturating_mul(allowed);
+                self.evidence.longest.value(now)?.mul_f64(batch).max(allowed)
             }
         };
         Some(ExpectedWait { uncached_tokens, generation })

@@ -126,8 +126,10 @@ pub struct InflightGuard {
     is_loading: bool,
     /// The start of the request and the uncached tokens of its prompt, if its progress is watched.
     watched: Option<(Timestamp, u64)>,
-    /// True for a stream after its first token.
+    /// True for a stream after its first token, except while it waits for its client.
     is_stream: bool,
+    /// True for such a stream while it waits for its client to read.
+    waits_for_client: bool,
     drain_slot: Option<SlotId>,
     /// The tokens that the request adds to those in flight.
     tokens: u64,
@@ -171,6 +173,7 @@ impl InflightGuard {
                 is_loading: false,
                 watched: None,
                 is_stream: false,
+                waits_for_client: false,
                 drain_slot: None,
                 tokens: 0,
                 prefill_tokens: 0,
@@ -259,6 +262,21 @@ impl InflightGuard {
         }
         // Its prompt no longer delays others.
         self.state.capacity.wake();
+    }
+
+    /// Records whether the response waits for its client to read. Such a stream is silent without
+    /// the backend's doing.
+    pub fn wait_for_client(&mut self, waits: bool, now: Timestamp) {
+        let progress = &self.state.progress;
+        match waits {
+            true if self.is_stream => progress.end_stream(),
+            false if self.waits_for_client => {
+                progress.begin_stream();
+                self.state.note_bytes(now);
+            }
+            _ => return,
+        }
+        (self.is_stream, self.waits_for_client) = (!waits, waits);
     }
 
     /// Counts the request in predictions for as long as it is in flight, and among the sheddable

@@ -11,6 +11,7 @@ use std::time::Duration;
 use penstock_api::units::{Timestamp, TokenCount, to_micros};
 
 use super::drain_estimate::ExpectedResponse;
+use super::event_tokens::{EventTokens, TokenCounter};
 use super::learned_context::LearnedContext;
 
 /// The time in which a peak falls to 1/e of its value: 10 s, as in Finagle.
@@ -29,6 +30,7 @@ pub struct ModelLatency {
     first_token: Average,
     response: Average,
     stream_tokens: AtomicU32,
+    event_tokens: EventTokens,
     peak: Peak,
     /// Its context length, learned from prompts refused for their length.
     pub context: LearnedContext,
@@ -74,6 +76,15 @@ impl ModelLatency {
         self.response.learn(took, now);
     }
 
+    /// Records a stream that ended properly. `counted` is its number of tokens, if the engine
+    /// reports it.
+    pub fn learn_stream(&self, counter: TokenCounter, counted: Option<u32>) {
+        self.learn_length(counter.total());
+        if let Some(counted) = counted {
+            self.event_tokens.learn(counted, counter.events());
+        }
+    }
+
     /// Records the length of a stream that ended properly.
     pub fn learn_length(&self, tokens: TokenCount) {
         let old = self.stream_tokens.load(Ordering::Relaxed);
@@ -84,9 +95,15 @@ impl ModelLatency {
         self.stream_tokens.store(mixed, Ordering::Relaxed);
     }
 
+    /// Returns a counter for the tokens of a stream.
+    pub fn token_counter(&self) -> TokenCounter {
+        TokenCounter::new(self.event_tokens.value())
+    }
+
     /// Forgets everything after a restart of the engine.
     pub fn forget(&self) {
         self.stream_tokens.store(0, Ordering::Relaxed);
+        self.event_tokens.forget();
         self.context.forget();
         for packed in [&self.first_token.0, &self.response.0, &self.peak.0] {
             packed.store(0, Ordering::Relaxed);

@@ -54,6 +54,9 @@ struct Silence {
 pub struct ResponseProgress {
     /// The time of the last progress of a response.
     last: AtomicU64,
+    /// The time of the last bytes of a response: a stream of a model that thinks may carry comments
+    /// and no tokens.
+    last_bytes: AtomicU64,
     silence: Silence,
     /// The time per token of prompts, in microseconds, a moving average; 0 before the first.
     token_micros: AtomicU64,
@@ -104,6 +107,17 @@ impl ResponseProgress {
         self.frozen.since.load(Ordering::Relaxed) != 0 && self.thaw()
     }
 
+    /// Records bytes of a response that carry no tokens. Returns whether that ends a freeze.
+    pub(super) fn note_bytes(&self, now: Timestamp) -> bool {
+        self.last_bytes.store(now.0, Ordering::Relaxed);
+        self.frozen.since.load(Ordering::Relaxed) != 0 && self.thaw()
+    }
+
+    /// The time of the last bytes of any response.
+    fn last_sign(&self) -> Timestamp {
+        self.last().max(Timestamp(self.last_bytes.load(Ordering::Relaxed)))
+    }
+
     /// The time of the last progress of a response, to within a twentieth of a second.
     pub(super) fn last(&self) -> Timestamp {
         Timestamp(self.last.load(Ordering::Relaxed))
@@ -114,7 +128,7 @@ impl ResponseProgress {
     pub(super) fn note_sent(&self, wait: ExpectedWait, ahead: u64, now: Timestamp) {
         let read_micros = wait.uncached_tokens.saturating_mul(self.token_micros());
         let expected = read_micros.saturating_add(to_micros(wait.generation));
-        let (silence, last) = (&self.silence, self.last.load(Ordering::Relaxed));
+        let (silence, last) = (&self.silence, self.last_sign().0);
         let is_since = |sent: &AtomicU64| sent.load(Ordering::Relaxed) > last;
         if !is_since(&silence.first_sent) {
             let ahead = ahead.saturating_mul(self.token_micros());
@@ -186,7 +200,7 @@ impl ResponseProgress {
             return false;
         }
         let is_frozen = self.loads.load(Ordering::Relaxed) == 0
-            && now.since(self.last()) >= config.frozen_after
+            && now.since(self.last_sign()) >= config.frozen_after
             && self.has_worked(config.frozen_after, now) != Some(true)
             && (self.is_overdue(config.frozen_after, now) || self.are_streams_silent(config, now));
         if is_frozen {
@@ -202,7 +216,7 @@ impl ResponseProgress {
     /// Returns whether the first bytes of two requests are long overdue.
     fn is_overdue(&self, time: Duration, now: Timestamp) -> bool {
         let Silence { first_sent, second_sent, expected } = &self.silence;
-        let last = self.last.load(Ordering::Relaxed);
+        let last = self.last_sign().0;
         let waited = |sent: &AtomicU64| {
             let sent = sent.load(Ordering::Relaxed);
             (sent > last).then(|| now.since(Timestamp(sent)))
@@ -348,6 +362,21 @@ mod tests {
         assert!(!is_frozen(&progress, 40.0), "the counter moved");
         progress.note_work(7.0, at(44.0));
         assert!(is_frozen(&progress, 45.0), "it stands still");
+    }
+
+    #[test]
+    fn bytes_without_tokens_are_life_and_no_progress() {
+        let progress = ResponseProgress::default();
+        progress.note(at(0.0));
+        progress.note_sent(wait(10), 0, at(1.0));
+        progress.note_sent(wait(10), 0, at(1.0));
+        progress.note_bytes(at(20.0));
+        assert_eq!(progress.last(), at(0.0));
+        assert!(!is_frozen(&progress, 60.0), "the requests before it got it, or may have");
+        progress.note_sent(wait(10), 0, at(60.0));
+        progress.note_sent(wait(10), 0, at(60.0));
+        assert!(is_frozen(&progress, 70.0));
+        assert!(progress.note_bytes(at(71.0)), "the next comment ends it");
     }
 
     #[test]

@@ -12,9 +12,20 @@ impl BackendState {
     /// Records progress of a response: tokens of a stream or a whole response arrived.
     pub fn note_response(&self, now: Timestamp) {
         if self.progress.note(now) {
-            self.health.set_frozen(false);
-            tracing::info!(backend = &*self.name, "backend makes progress again");
+            self.end_freeze();
         }
+    }
+
+    /// Records bytes of a response that carry no tokens: signs of life, and no progress.
+    pub fn note_bytes(&self, now: Timestamp) {
+        if self.progress.note_bytes(now) {
+            self.end_freeze();
+        }
+    }
+
+    fn end_freeze(&self) {
+        self.health.set_frozen(false);
+        tracing::info!(backend = &*self.name, "backend makes progress again");
     }
 
     /// The time of the last progress of a response, to within a twentieth of a second.
