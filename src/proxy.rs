@@ -20,7 +20,6 @@ pub(crate) mod allowed_models;
 pub(crate) mod attempt;
 pub(crate) mod backend_call;
 pub(crate) mod budgets;
-pub(crate) mod command_slots;
 pub(crate) mod conversion;
 pub(crate) mod decision;
 pub(crate) mod disposition;
@@ -70,7 +69,6 @@ use penstock_config::tls::TlsError;
 use penstock_core::admission::budgets::Budgets;
 use penstock_core::admission::rate_limits::{KeyUse, LimitTime, RateLimiter};
 use penstock_core::admission::returns::ReturnTimes;
-use penstock_core::fleet::BackendId;
 use penstock_core::routing::{Generation, Lease, RequestObserver, RetryCredit, SessionHomes};
 
 use crate::auth::{ClientKeys, restore_used};
@@ -83,7 +81,6 @@ use crate::seeds::Seeds;
 use crate::shared_state::{SharedBudgets, SharedState};
 use crate::upstream::connect::Connector;
 use crate::upstream::pool::ConnectionPool;
-use command_slots::CommandSlots;
 use ensemble_slots::Ensembles;
 use flow::Observers;
 use response_ids::ResponseIds;
@@ -101,7 +98,8 @@ pub struct Proxy {
     /// Makes the requests that penstock itself sends for a client, one connection each: its close
     /// shows the engine that the client has left.
     pub(crate) calls: Arc<Connector>,
-    pub(crate) commands: CommandSlots,
+    /// The number of commands and uploads of Ollama clients in flight.
+    pub(crate) commands: Arc<AtomicUsize>,
     pub(crate) ensembles: Ensembles,
     pub(crate) rates: RateLimiter,
     /// The money that requests may spend.
@@ -169,7 +167,7 @@ impl Proxy {
             encoded: EncodedBodies::default(),
             pool: ConnectionPool::new(&config.limits),
             calls: Arc::new(Connector::new(Duration::ZERO)),
-            commands: CommandSlots::default(),
+            commands: Arc::default(),
             ensembles: Ensembles::default(),
             rates: RateLimiter::new(config),
             budgets,
@@ -238,42 +236,9 @@ impl Proxy {
         Arc::clone(&self.stopping)
     }
 
-    /// The time during which decisions are captured.
-    pub fn captures(&self) -> &Lease {
-        &self.captures
-    }
-
     /// The number of requests in flight, local responses included.
     pub fn in_flight(&self) -> usize {
         self.clients.in_flight()
-    }
-
-    /// Client connections and their listeners.
-    pub fn clients(&self) -> &Clients {
-        &self.clients
-    }
-
-    /// The number of ids of stored responses whose backend is known.
-    pub fn response_ids(&self) -> usize {
-        self.response_ids.len()
-    }
-
-    /// The number of ids of stored responses that were evicted.
-    pub fn evicted_response_ids(&self) -> u64 {
-        self.response_ids.evicted()
-    }
-
-    /// The backends at which sessions are at home.
-    pub fn session_homes(&self) -> &SessionHomes {
-        &self.homes
-    }
-
-    pub fn ensembles(&self) -> &EnsembleFigures {
-        &self.ensembles.figures
-    }
-
-    pub fn keys(&self) -> &ClientKeys {
-        &self.keys
     }
 
     /// The used part of the limits of clients, for the next process.
@@ -301,26 +266,6 @@ impl Proxy {
         restore_used(&self.rates, &self.keys, used, now)
     }
 
-    /// The money that requests may spend.
-    pub fn budgets(&self) -> &Budgets {
-        &self.budgets
-    }
-
-    /// The budgets that are shared with other replicas, if there are any.
-    pub fn shared_budgets(&self) -> Option<&SharedBudgets> {
-        self.shared_budgets.as_deref()
-    }
-
-    /// The clients' use of their limits.
-    pub fn rates(&self) -> &RateLimiter {
-        &self.rates
-    }
-
-    /// The queues of requests that wait for a backend.
-    pub fn queues(&self) -> &Queues {
-        &self.queues
-    }
-
     /// Returns whether requests wait in a queue. Costs one load, while the queues take locks.
     #[inline]
     pub(crate) fn has_waiting(&self) -> bool {
@@ -329,35 +274,10 @@ impl Proxy {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// The number of commands and uploads of Ollama clients in flight.
-    pub fn commands(&self) -> usize {
-        self.commands.in_flight()
-    }
-
-    /// The number of bytes of request bodies held now.
-    pub fn held_bytes(&self) -> usize {
-        self.bodies.held()
-    }
-
-    /// The number of bytes of responses held now.
-    pub fn held_response_bytes(&self) -> usize {
-        self.responses.held()
-    }
-
     /// A claim on the memory for responses, for one that is about to be read whole.
     pub(crate) fn claim_response(&self) -> BodyClaim {
         let limit = self.generation.load().config.limits.buffered_responses;
         BodyClaim::empty(&self.responses, limit.to_usize())
-    }
-
-    /// Encoded bodies by coding and result.
-    pub fn encoded_bodies(&self) -> &EncodedBodies {
-        &self.encoded
-    }
-
-    /// The number of idle connections kept to a backend.
-    pub fn idle_connections(&self, id: BackendId) -> usize {
-        self.pool.idle_count(id)
     }
 
     /// Closes idle connections that timed out or whose backend is gone, and reloads certificates

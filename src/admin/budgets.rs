@@ -23,7 +23,7 @@ pub(super) fn states(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Re
         Some(count) => count.parse().map_err(|_not_a_number| Refusal::NotACount)?,
     };
     let count = count.min(MAX_ROWS);
-    let mut all = admin.proxy.budgets().reports(unix_seconds());
+    let mut all = admin.proxy.budgets.reports(unix_seconds());
     if let Some(name) = given("name") {
         all.retain(|report| *report.budget == *name);
     }

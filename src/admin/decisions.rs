@@ -28,7 +28,7 @@ pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Re
     match given("capture=") {
         Some("true") => return Ok(captured(admin, count.unwrap_or(CAPTURES_KEPT))),
         Some("false") => {
-            admin.proxy.captures().end();
+            admin.proxy.captures.end();
             admin.decisions.forget_captures();
         }
         Some(_) => return Err(Refusal::NotAChoice),
@@ -41,7 +41,7 @@ pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Re
 
 /// Writes one decision per line, so that line-based tools can process a saved capture.
 fn captured(admin: &Admin, count: usize) -> AdminResponse {
-    admin.proxy.captures().extend(now().after(CAPTURED_FOR));
+    admin.proxy.captures.extend(now().after(CAPTURED_FOR));
     let (total, decisions) = admin.decisions.captured(count);
     let seconds = CAPTURED_FOR.as_secs();
     let head = format!(
@@ -61,21 +61,21 @@ pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     let fleet = call.generation.fleet.topology();
     let at = now();
     // A key or a token that is not valid is that of no client, as without a process.
-    let client = sample.key().and_then(|key| admin.proxy.keys().find(call.generation, key).ok());
+    let client = sample.key().and_then(|key| admin.proxy.keys.find(call.generation, key).ok());
     let dry_run = DryRun {
         config: &call.generation.config,
         router: &call.generation.router,
         topology: &fleet,
         now: at,
         records_prompts: false,
-        homes: Some(admin.proxy.session_homes()),
+        homes: Some(&admin.proxy.homes),
         stored: None,
         client: client.as_ref(),
     };
     // A dry run must not change later decisions: the rotation does not advance, and random picks
     // draw from a separate generator.
     let mut random = Peek { topology: &fleet, rng: SmallRng::seed_from_u64(at.0) };
-    let budgets = admin.proxy.budgets().verdicts(&dry_run, &sample, unix_seconds());
+    let budgets = admin.proxy.budgets.verdicts(&dry_run, &sample, unix_seconds());
     let report = dry_run.explain_with_shift(&sample, &mut random);
     let report = DryRunReport { budgets, ..report };
     Ok(AdminResponse::json(&sorted_json(&report)))

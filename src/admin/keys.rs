@@ -112,7 +112,7 @@ fn with_store(
     admin: &Admin,
     work: impl FnOnce(&KeyStore) -> Result<AdminResponse, Refusal> + Send + 'static,
 ) -> PendingResponse {
-    let store = admin.proxy.keys().store().map(Arc::clone);
+    let store = admin.proxy.keys.store().map(Arc::clone);
     Box::pin(async move {
         let store = store.ok_or(Refusal::NoKeyStore)?;
         let done = tokio::task::spawn_blocking(move || work(&store)).await;

@@ -11,7 +11,6 @@ use pingora::http::RequestHeader;
 use crate::direct::end_directly;
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
 use crate::downstream::body::HeldBody;
-use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::budgets;
 use crate::proxy::decision::{Undecided, decide, record_rejections};
 use crate::proxy::failure::OwnError;
@@ -72,10 +71,8 @@ pub(crate) async fn serve_tunnel(
     }
     request.upgrade = Some(protocol.clone());
     let to = Recipient::Tunnel { protocol };
-    match make_attempt(flow, to, &mut request, Decided { decision, permit }).await {
-        AttemptEnd::Relayed(served) => served,
-        end => end_directly(flow, end).await,
-    }
+    let end = make_attempt(flow, to, &mut request, Decided { decision, permit }).await;
+    end_directly(flow, end).await
 }
 
 /// Reserves the backend, and returns its permit; the error is `None` if the client is gone.

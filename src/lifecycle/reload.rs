@@ -141,7 +141,7 @@ impl Reloader {
         if config.backends.is_empty() && in_use > 0 {
             return Err(ReloadError::NoBackends { in_use });
         }
-        if config.auth.is_open() && self.proxy.keys().store().is_some() {
+        if config.auth.is_open() && self.proxy.keys.store().is_some() {
             return Err(ReloadError::StoreRemoved);
         }
         let changes = Changes::between(&before.config, &config);
@@ -150,7 +150,7 @@ impl Reloader {
         let groups = look_up_groups(&config, before.fleet.groups()).await;
         let simulation = self.simulation(&before, &config, &groups, simulate).await?;
         let generation = self.adopt(&before, config, groups).await?;
-        self.proxy.clients().refresh_certificates(Look::Requested);
+        self.proxy.clients.refresh_certificates(Look::Requested);
         // Only now: a refused configuration changes nothing, not even the log.
         if let Some(apply) = &self.apply_log {
             apply(&generation.config.log);

@@ -132,7 +132,7 @@ impl Supervisor {
 
     /// Keeps descriptors for backends in reserve if the limit of open files is low.
     fn limit_clients(&self) {
-        let clients = self.proxy.clients();
+        let clients = &self.proxy.clients;
         // All services of the process have their descriptors by now.
         let affordable = affordable_clients(clients.connections() + clients.in_flight());
         if affordable < self.proxy.config().limits.connections {
@@ -255,7 +255,7 @@ impl Supervisor {
             if in_flight > 0 {
                 grace_until = now().after(IDLE_GRACE);
             }
-            let may_come = self.proxy.clients().connections() > 0 && now() < grace_until;
+            let may_come = self.proxy.clients.connections() > 0 && now() < grace_until;
             let is_idle = in_flight == 0 && !may_come;
             idle_checks = if is_idle { idle_checks + 1 } else { 0 };
         }

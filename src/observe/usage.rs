@@ -22,6 +22,7 @@ use penstock_api::{ErrorCode, UsageCall, UsageRequest};
 use penstock_clock::now;
 use penstock_core::routing::Generation;
 
+use crate::downstream::counted::Counted;
 use crate::observe::ledger::{Ledger, QueryError};
 use crate::proxy::{EventSource, UsageApi, UsageRefusal, UsageResponse};
 
@@ -151,14 +152,12 @@ impl LiveUsage {
 
     fn subscribe(self: &Arc<Self>) -> Result<UsageStream, UsageError> {
         let limit = self.generation.load().config.usage.streams;
-        let take = |open: usize| (open < limit).then_some(open + 1);
-        // One step checks and counts: clients that come together cannot exceed the limit.
-        if self.streams.fetch_update(Ordering::AcqRel, Ordering::Relaxed, take).is_err() {
+        let Some(open) = Counted::try_new(&self.streams, limit) else {
             self.refused.fetch_add(1, Ordering::Relaxed);
             return Err(UsageError::TooManyStreams { limit });
-        }
+        };
         let serial = self.opened.fetch_add(1, Ordering::Relaxed);
-        Ok(UsageStream::new(Arc::clone(self), serial))
+        Ok(UsageStream::new(Arc::clone(self), serial, open))
     }
 
     /// Returns the time between two events of a stream.

@@ -24,11 +24,13 @@ use pingora::http::ResponseHeader;
 use serde_json::json;
 
 use crate::downstream::body::HeldBody;
+use crate::downstream::counted::Counted;
 use crate::ollama::broadcast::command::Command;
 use crate::ollama::broadcast::progress::CommandProgress;
 use crate::ollama::broadcast::target_task::TargetTask;
 use crate::ollama::broadcast::targets::{choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
+use crate::proxy::Proxy;
 use crate::proxy::backend_call::TargetEnd;
 use crate::proxy::backend_call::engine_exchange::EngineRequest;
 use crate::proxy::failure::OwnError;
@@ -40,6 +42,18 @@ use crate::upstream::relay::ResponseSink;
 /// next request finds them.
 const SEEN_WITHIN: Duration = Duration::from_secs(3);
 const SEEN_CHECK: Duration = Duration::from_millis(20);
+
+/// Counts a command or an upload while it is in flight: each reaches every Ollama backend.
+///
+/// # Errors
+/// [`OwnError`] when `ollama.commands` are in flight.
+fn count_command(proxy: &Proxy, ctx: &RequestContext) -> Result<Counted, OwnError> {
+    let limit = ctx.generation.config.ollama.commands;
+    Counted::try_new(&proxy.commands, limit).ok_or_else(|| {
+        let message = "Too many commands at one time (ollama.commands)";
+        OwnError::new(ErrorCode::TooManyCommands, message).closing()
+    })
+}
 
 /// Sends a command to the Ollama backends.
 pub(crate) async fn serve_command(
@@ -57,7 +71,7 @@ pub(crate) async fn serve_command(
             ModelCommand::Push => vec![holder(&fleet, &all, &command.model)?],
             _ => all,
         };
-        let permit = flow.proxy.commands.begin(flow.ctx.generation.config.ollama.commands)?;
+        let permit = count_command(flow.proxy, flow.ctx)?;
         Ok((command, targets, permit))
     });
     let (command, targets, _permit) = match chosen {

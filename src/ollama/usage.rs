@@ -3,7 +3,6 @@
 
 use std::future::poll_fn;
 
-use http::Version;
 use http::header::{self, HeaderValue};
 use penstock_api::{ErrorCode, UsageCall};
 use penstock_config::Compat;
@@ -13,7 +12,9 @@ use pingora::http::ResponseHeader;
 use crate::ollama::broadcast::may_manage;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
-use crate::proxy::own_response::{OwnResponse, add_common_fields, send, send_error};
+use crate::proxy::own_response::{
+    OwnResponse, add_common_fields, add_stream_fields, frame_open_end, send, send_error,
+};
 use crate::proxy::usage_api::{EventSource, UsageRefusal, UsageRequest, UsageResponse};
 use crate::upstream::relay::ResponseSink;
 
@@ -65,17 +66,8 @@ async fn send_events(flow: &mut Flow<'_>, mut events: Box<dyn EventSource>) -> S
     flow.ctx.record.response.status = 200;
     let mut head = ResponseHeader::build(200, Some(8))?;
     head.insert_header(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"))?;
-    head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
-    head.insert_header("x-accel-buffering", HeaderValue::from_static("no"))?;
-    match flow.client.head().version {
-        Version::HTTP_11 => {
-            let chunked = HeaderValue::from_static("chunked");
-            head.insert_header(header::TRANSFER_ENCODING, chunked)?;
-        }
-        // HTTP/1.0 has no chunks: such a body ends with the connection.
-        Version::HTTP_10 => flow.client.close_after(),
-        _ => {}
-    }
+    add_stream_fields(&mut head)?;
+    frame_open_end(&mut head, &mut flow.client)?;
     add_common_fields(&mut head, flow.ctx)?;
     let Some(client) = flow.ctx.client.clone() else { return flow.ctx.client_gone() };
     flow.client.write_head(Box::new(head)).await?;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use penstock_api::ErrorCode;
 use penstock_core::routing::EnsembleStage;
 
+use crate::downstream::counted::Counted;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
 
@@ -106,14 +107,11 @@ impl Ensembles {
             return Err(error.about(Some("model")));
         }
         let limit = config.ensembles.in_flight;
-        let grow = |count: usize| (count < limit).then_some(count + 1);
-        let in_flight = &self.figures.in_flight;
-        // In one step: two requests at the same time must not both take the last slot.
-        if in_flight.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow).is_err() {
-            return Err(too_many(format!("{limit} ensembles are in flight (ensembles.in_flight)")));
-        }
+        let in_flight = Counted::try_new(&self.figures.in_flight, limit).ok_or_else(|| {
+            too_many(format!("{limit} ensembles are in flight (ensembles.in_flight)"))
+        })?;
         // Made before the key's limit is checked: from here on every return frees the slot.
-        let mut slot = Slot { in_flight: Arc::clone(in_flight), of_key: None };
+        let mut slot = Slot { _in_flight: in_flight, of_key: None };
         if let Some((id, limit)) = of_key {
             let mut counts = self.by_key.lock();
             let count = counts.entry(Arc::clone(id)).or_default();
@@ -129,20 +127,18 @@ impl Ensembles {
 }
 
 fn too_many(message: String) -> OwnError {
-    let error = OwnError::new(ErrorCode::TooManyEnsembles, message);
-    OwnError { retry_after: Some(RETRY_AFTER), ..error }
+    OwnError::new(ErrorCode::TooManyEnsembles, message).after(RETRY_AFTER)
 }
 
 /// The slot of an ensemble among those in flight.
 #[derive(Debug)]
 pub(crate) struct Slot {
-    in_flight: Arc<AtomicUsize>,
+    _in_flight: Counted,
     of_key: Option<(ByKey, Arc<str>)>,
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.in_flight.fetch_sub(1, Ordering::AcqRel);
         let Some((counts, name)) = self.of_key.take() else { return };
         let mut counts = counts.lock();
         if let Some(count) = counts.get_mut(&name) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use penstock_api::content_coding::ACCEPTED;
 use penstock_api::units::whole_seconds;
@@ -14,7 +15,7 @@ use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
 use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::{Flow, RequestContext, Served};
+use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::rate_limits::{add_rate_fields, settle_rate};
 use crate::proxy::stream_error::{end_with_error, end_with_held};
 use crate::upstream::failure::HeldResponse;
@@ -23,6 +24,7 @@ use crate::upstream::relay::ResponseSink;
 
 /// The decision behind a response, with `routing.expose_decision`.
 pub(super) const DECISION: HeaderName = HeaderName::from_static("x-penstock-decision");
+const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// The backend's `x-request-id`, under the name the client gets it by.
 const UPSTREAM_REQUEST_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
@@ -54,6 +56,30 @@ pub(crate) struct OwnResponse {
     pub(crate) body: Bytes,
     /// True if the connection ends with the response.
     pub(crate) closes: bool,
+}
+
+/// Adds fields that keep proxies from buffering a stream.
+pub(crate) fn add_stream_fields(header: &mut ResponseHeader) -> pingora::Result<()> {
+    header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
+    header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))
+}
+
+/// Frames a body whose length is not known.
+pub(crate) fn frame_open_end(
+    header: &mut ResponseHeader,
+    client: &mut ClientSide<'_>,
+) -> pingora::Result<()> {
+    match client.head().version {
+        Version::HTTP_11 => {
+            let chunked = HeaderValue::from_static("chunked");
+            header.insert_header(header::TRANSFER_ENCODING, chunked)?;
+        }
+        // HTTP/1.0 has no chunks: such a body ends with the connection, and the head must say so.
+        Version::HTTP_10 => client.close_after(),
+        // HTTP/2 frames its bodies itself.
+        _ => {}
+    }
+    Ok(())
 }
 
 /// Responds with an error of our own, in the client's dialect.

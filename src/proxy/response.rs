@@ -16,7 +16,9 @@ use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptResult, Permit, record_outcome};
 use crate::proxy::failure::unreadable_outcome;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
-use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
+use crate::proxy::own_response::{
+    add_common_fields, add_stream_fields, frame_open_end, keep_upstream_id,
+};
 use crate::proxy::rate_limits::{Streamed, settle_rate_of};
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::rewrite::{ResponseChange, rewrites};
@@ -29,7 +31,6 @@ use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
 pub(crate) use fields::add_edits;
 use fields::{add_decision, add_tier};
-pub(super) use fields::{add_stream_fields, frame_open_end};
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
 use penstock_api::units::Timestamp;

@@ -10,10 +10,12 @@ use std::sync::Arc;
 use penstock_api::{BodyFormat, Operation, Operations};
 use penstock_clock::now;
 use penstock_config::RetryUnanswered;
+use penstock_core::fleet::Topology;
 use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
 use penstock_scan::is_switched_off;
 
 use crate::proxy::attempt::{AttemptEnd, Elsewhere};
+use crate::proxy::conversion::NotConverted;
 use crate::proxy::decision::{Undecided, decide, decide_moved};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
@@ -24,12 +26,28 @@ use crate::proxy::queue::{
     keep_to_cooling, may_wait_after,
 };
 use crate::proxy::request::{Decided, RequestEdit, ScannedRequest};
-use crate::proxy::retry::last_response::{
-    LastAttempt, Past, send_failure, send_own, send_refusal, send_unadmitted,
-};
+use crate::proxy::retry::last_response::{send_failure, send_own, send_refusal, send_unadmitted};
 use crate::proxy::rewrite::{kinds_of, rewrites};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
+
+/// The attempt after which no other follows, unless the request finds a backend in the queue.
+struct LastAttempt {
+    failure: Failure,
+    decision: RoutingDecision,
+    fleet: Arc<Topology>,
+    /// True if every backend that could take the request has been tried.
+    is_last: bool,
+}
+
+/// The history of a request's attempts.
+#[derive(Default)]
+struct Past {
+    last: Option<Box<LastAttempt>>,
+    /// True if a backend has limited the client's rate.
+    has_met_limit: bool,
+    not_converted: Option<NotConverted>,
+}
 
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.

@@ -59,7 +59,7 @@ pub(super) fn restore_days(config: &Config, proxy: &Proxy) {
         let of_token = || token_client_of(account).filter(|_| are_tokens_limited);
         if let Some(id) = id.or_else(of_token) {
             let now = LimitTime { at: now(), unix: unix_seconds() };
-            proxy.rates().restore_day(id, row.counts.total_tokens(), now);
+            proxy.rates.restore_day(id, row.counts.total_tokens(), now);
         }
     }
 }

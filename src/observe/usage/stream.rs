@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::LiveUsage;
+use crate::downstream::counted::Counted;
 
 /// The interval at which a stream without events sends a comment, so that both sides notice a lost
 /// connection.
@@ -15,11 +16,12 @@ const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
 /// The golden ratio: its multiples spread evenly between 0 and 1.
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_895;
 
-/// An open stream; drop releases its place.
+/// An open stream.
 #[derive(Debug)]
 pub struct UsageStream {
     usage: Arc<LiveUsage>,
     serial: u64,
+    _open: Counted,
     /// The number of the last snapshot sent.
     sent: Option<u64>,
     /// The time since something was sent.
@@ -28,8 +30,8 @@ pub struct UsageStream {
 }
 
 impl UsageStream {
-    pub(super) fn new(usage: Arc<LiveUsage>, serial: u64) -> Self {
-        Self { usage, serial, sent: None, silent: Duration::ZERO, looks: 0 }
+    pub(super) fn new(usage: Arc<LiveUsage>, serial: u64, open: Counted) -> Self {
+        Self { usage, serial, _open: open, sent: None, silent: Duration::ZERO, looks: 0 }
     }
 
     /// Returns the next event: the state at once, then each change, and a comment after some time
@@ -66,11 +68,5 @@ impl UsageStream {
             return interval.mul_f64((self.serial as f64 * GOLDEN_RATIO).fract());
         }
         interval
-    }
-}
-
-impl Drop for UsageStream {
-    fn drop(&mut self) {
-        self.usage.streams.fetch_sub(1, Ordering::AcqRel);
     }
 }

@@ -18,9 +18,9 @@ use tokio::task::JoinSet;
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::body_stream::BodyStream;
 use crate::downstream::client::Client;
-use crate::ollama::broadcast::fleet_timeout;
 use crate::ollama::broadcast::targets::{check_right, choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
+use crate::ollama::broadcast::{count_command, fleet_timeout};
 use crate::proxy::backend_call::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use crate::proxy::backend_call::{TargetEnd, read_refusal};
 use crate::proxy::failure::OwnError;
@@ -46,7 +46,7 @@ pub(crate) async fn serve_blob(flow: &mut Flow<'_>) -> Served {
     let chosen = check_right(flow.ctx).and(digest).and_then(|digest| {
         refuse_too_large(flow.ctx)?;
         let targets = choose(flow.ctx, &fleet, head)?;
-        let permit = flow.proxy.commands.begin(flow.ctx.generation.config.ollama.commands)?;
+        let permit = count_command(flow.proxy, flow.ctx)?;
         Ok((digest, targets, permit))
     });
     let (digest, targets, _permit) = match chosen {

@@ -1,8 +1,7 @@
-//! Fields of a response: those of a body without a length, and those that few responses have, such
-//! as the decision, changes to the request, and the ensemble behind it.
+//! The fields that few responses have, such as the decision, changes to the request, and the ensemble
+//! behind it.
 
-use http::Version;
-use http::header::{self, HeaderName, HeaderValue};
+use http::header::HeaderName;
 use penstock_api::Operation;
 use penstock_core::routing::{
     CONTEXT_SHIFT, EditFacts, EnsembleParts, ModelAsked, RoutingDecision,
@@ -11,41 +10,16 @@ use penstock_predict::Prediction;
 use pingora::http::ResponseHeader;
 
 use crate::proxy::attempt::Attempt;
-use crate::proxy::flow::{ClientSide, RequestContext};
+use crate::proxy::flow::RequestContext;
 use crate::proxy::own_response::DECISION;
 use crate::proxy::request::{RequestView, ScannedRequest};
 
 /// The tier of a backend that is below the one that the request's policy prefers.
 const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");
-const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 const BACKEND: HeaderName = HeaderName::from_static("x-penstock-backend");
 const ENSEMBLE: HeaderName = HeaderName::from_static("x-penstock-ensemble");
 /// The capabilities removed from the request because a model lacks them.
 const RETRIED_WITHOUT: HeaderName = HeaderName::from_static("x-penstock-retried-without");
-
-/// Adds fields that keep proxies from buffering a stream.
-pub(crate) fn add_stream_fields(header: &mut ResponseHeader) -> pingora::Result<()> {
-    header.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"))?;
-    header.insert_header(ACCEL_BUFFERING, HeaderValue::from_static("no"))
-}
-
-/// Frames a body whose length is not known.
-pub(crate) fn frame_open_end(
-    header: &mut ResponseHeader,
-    client: &mut ClientSide<'_>,
-) -> pingora::Result<()> {
-    match client.head().version {
-        Version::HTTP_11 => {
-            let chunked = HeaderValue::from_static("chunked");
-            header.insert_header(header::TRANSFER_ENCODING, chunked)?;
-        }
-        // HTTP/1.0 has no chunks: such a body ends with the connection, and the head must say so.
-        Version::HTTP_10 => client.close_after(),
-        // HTTP/2 frames its bodies itself.
-        _ => {}
-    }
-    Ok(())
-}
 
 /// Adds the backend and the decision for it.
 pub(super) fn add_decision(

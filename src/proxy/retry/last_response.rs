@@ -1,14 +1,13 @@
 //! The response to a request that no further attempt is made for: the last attempt explains more
 //! than the lack of a backend.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::header;
 use penstock_api::Dialect;
 use penstock_clock::now;
-use penstock_core::fleet::{Outcome, Topology};
-use penstock_core::routing::{RouteError, RoutingDecision};
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::RouteError;
 
 use crate::proxy::conversion::NotConverted;
 use crate::proxy::decision::{Undecided, record_rejections, route_input};
@@ -17,27 +16,10 @@ use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
 use crate::proxy::queue::Unadmitted;
 use crate::proxy::request::ScannedRequest;
+use crate::proxy::retry::{LastAttempt, Past};
 use crate::proxy::rewrite::rewrites;
 use crate::proxy::similar_model::with_similar_model;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
-
-/// The attempt after which no other follows, unless the request finds a backend in the queue.
-pub(super) struct LastAttempt {
-    pub(super) failure: Failure,
-    pub(super) decision: RoutingDecision,
-    pub(super) fleet: Arc<Topology>,
-    /// True if every backend that could take the request has been tried.
-    pub(super) is_last: bool,
-}
-
-/// The history of a request's attempts.
-#[derive(Default)]
-pub(super) struct Past {
-    pub(super) last: Option<Box<LastAttempt>>,
-    /// True if a backend has limited the client's rate.
-    pub(super) has_met_limit: bool,
-    pub(super) not_converted: Option<NotConverted>,
-}
 
 /// Sends a response of penstock's own.
 pub(super) async fn send_own(

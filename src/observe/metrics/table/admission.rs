@@ -41,7 +41,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_key_failures_total",
         &["reason"],
         |_, scrape| {
-            let all = scrape.proxy.keys().failures();
+            let all = scrape.proxy.keys.failures();
             all.map(|(reason, count)| number(&[reason], to_sample(count))).collect()
         },
         "requests that were not let in; `reason` is missing, unknown, expired, not_yet_valid, revoked, invalid_token, no_token_keys or certificate",
@@ -49,14 +49,14 @@ pub(super) const ROWS: &[MetricRow] = &[
     counter(
         "penstock_key_failures_delayed_total",
         &[],
-        |_, scrape| one(to_sample(scrape.proxy.keys().delayed())),
+        |_, scrape| one(to_sample(scrape.proxy.keys.delayed())),
         "refused keys whose response waited, because their address had sent many (`auth.failures_per_minute`)",
     ),
     gauge(
         "penstock_key_store_keys",
         &[],
         |_, scrape| {
-            let store = scrape.proxy.keys().store();
+            let store = scrape.proxy.keys.store();
             from_option(store.map(|store| from_size(store.table().len())))
         },
         "keys and old secrets of `auth.store` that are known",
@@ -65,7 +65,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_key_store_up",
         &[],
         |_, scrape| {
-            let store = scrape.proxy.keys().store();
+            let store = scrape.proxy.keys.store();
             from_option(store.map(|store| if store.is_usable() { 1.0 } else { 0.0 }))
         },
         "1 while the file of `auth.store` can be read; otherwise the keys that are known stay in effect",
@@ -74,7 +74,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_key_store_failures_total",
         &[],
         |_, scrape| {
-            let store = scrape.proxy.keys().store();
+            let store = scrape.proxy.keys.store();
             from_option(store.map(|store| to_sample(store.failures())))
         },
         "times that the file of `auth.store` could not be read",
@@ -83,7 +83,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_key_store_damaged_rows",
         &[],
         |_, scrape| {
-            let store = scrape.proxy.keys().store();
+            let store = scrape.proxy.keys.store();
             from_option(store.map(|store| from_size(store.damaged())))
         },
         "rows of `auth.store` that are left out because they are damaged: a key in one of them is refused",
@@ -92,7 +92,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_key_store_unshared",
         &[],
         |_, scrape| {
-            let store = scrape.proxy.keys().store();
+            let store = scrape.proxy.keys.store();
             from_option(store.and_then(|store| store.unshared()).map(from_size))
         },
         "keys and revoked tokens of `auth.store` whose newest version the server of `shared_state` lacks: it is not reached, or they were changed a moment ago",
@@ -127,7 +127,7 @@ pub(super) const ROWS: &[MetricRow] = &[
     gauge(
         "penstock_client_addresses",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.rates().addresses())),
+        |_, scrape| one(from_size(scrape.proxy.rates.addresses())),
         "client addresses that are remembered for `limits.per_client`",
     ),
     gauge(
@@ -139,7 +139,7 @@ pub(super) const ROWS: &[MetricRow] = &[
     counter(
         "penstock_client_addresses_evicted_total",
         &[],
-        |_, scrape| one(to_sample(scrape.proxy.rates().evicted_addresses())),
+        |_, scrape| one(to_sample(scrape.proxy.rates.evicted_addresses())),
         "client addresses that were evicted for others, and start again with nothing used",
     ),
     gauge(
@@ -200,7 +200,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_ensembles_total",
         &["outcome"],
         |_, scrape| {
-            let ends = scrape.proxy.ensembles().ends();
+            let ends = scrape.proxy.ensembles.figures.ends();
             ends.map(|(outcome, count)| number(&[outcome], to_sample(count))).collect()
         },
         "ensembles that ended; `outcome` is served, failed, cancelled (the client left) or refused (too many)",
@@ -208,14 +208,14 @@ pub(super) const ROWS: &[MetricRow] = &[
     gauge(
         "penstock_ensembles_in_flight",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.ensembles().in_flight())),
+        |_, scrape| one(from_size(scrape.proxy.ensembles.figures.in_flight())),
         "ensembles in flight",
     ),
     counter(
         "penstock_ensemble_calls_total",
         &["stage", "outcome"],
         |_, scrape| {
-            let calls = scrape.proxy.ensembles().calls();
+            let calls = scrape.proxy.ensembles.figures.calls();
             let labelled =
                 calls.map(|(stage, outcome, count)| number(&[stage, outcome], to_sample(count)));
             labelled.collect()
@@ -231,7 +231,7 @@ fn rate_limited(scrape: &Scrape<'_>) -> Samples {
         samples.extend(named.map(|(kind, count)| number(&[key, kind.name()], to_sample(count))));
     };
     if !scrape.generation.config.limits.per_client.is_unlimited() {
-        add("", scrape.proxy.rates().refused_addresses());
+        add("", scrape.proxy.rates.refused_addresses());
     }
     for key in keys(scrape) {
         add(&key.name, key.refused);
@@ -248,7 +248,7 @@ fn keys(scrape: &Scrape<'_>) -> std::vec::IntoIter<KeyFigures> {
     let auth = &scrape.generation.config.auth;
     let of_file = auth.limited_keys().filter(|(_, limits)| !limits.is_unlimited());
     // Keys of the store share names, so they have the label that they have in the ledger.
-    let stored = scrape.proxy.keys().store().map(|store| store.table());
+    let stored = scrape.proxy.keys.store().map(|store| store.table());
     let stored = stored.iter().flat_map(|table| table.iter()).map(|key| &key.client);
     let stored = stored.filter(|client| !client.limits(auth).is_unlimited());
     let labels: ahash::HashMap<Arc<str>, Arc<str>> = of_file
@@ -259,7 +259,7 @@ fn keys(scrape: &Scrape<'_>) -> std::vec::IntoIter<KeyFigures> {
         return Vec::new().into_iter();
     }
     let moment = LimitTime { at: scrape.now, unix: unix_seconds() };
-    let all = scrape.proxy.rates().keys(moment).into_iter();
+    let all = scrape.proxy.rates.keys(moment).into_iter();
     let labelled =
         all.filter_map(|key| Some(KeyFigures { name: Arc::clone(labels.get(&key.name)?), ..key }));
     let mut all: Vec<KeyFigures> = labelled.collect();
@@ -287,7 +287,7 @@ fn other_keys() -> KeyFigures {
 /// The queues by the label of their model.
 fn by_label(metrics: &Metrics, scrape: &Scrape<'_>) -> BTreeMap<String, Vec<QueueFigures>> {
     let mut all: BTreeMap<String, Vec<QueueFigures>> = BTreeMap::new();
-    for queue in scrape.proxy.queues().figures() {
+    for queue in scrape.proxy.queues.figures() {
         let label = metrics.model_names.name(metrics.model_names.id(&queue.model));
         all.entry(label.to_string()).or_default().push(queue);
     }

@@ -100,7 +100,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         BACKEND,
         |_, scrape| {
             per_backend(scrape, |backend| {
-                Some(from_size(scrape.proxy.idle_connections(backend.state.id)))
+                Some(from_size(scrape.proxy.pool.idle_count(backend.state.id)))
             })
         },
         "idle connections to the backend in the connection pool",

@@ -42,7 +42,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_budgets_shared",
         &[],
         |_, scrape| {
-            let shared = scrape.proxy.shared_budgets().filter(|_| has_budgets(scrape));
+            let shared = scrape.proxy.shared_budgets.as_deref().filter(|_| has_budgets(scrape));
             from_option(shared.and_then(|shared| flag(shared.is_ready())))
         },
         "1 while the server of `shared_state` decides whether budgets have room; while it is 0, `shared_state.budgets_alone` holds",
@@ -51,7 +51,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_budget_alone_total",
         &[],
         |_, scrape| {
-            let shared = scrape.proxy.shared_budgets().filter(|_| has_budgets(scrape));
+            let shared = scrape.proxy.shared_budgets.as_deref().filter(|_| has_budgets(scrape));
             from_option(shared.map(|shared| to_sample(shared.decided_alone())))
         },
         "requests that cost money and were admitted or refused without the server of `shared_state`",
@@ -59,12 +59,12 @@ pub(super) const ROWS: &[MetricRow] = &[
 ];
 
 fn has_budgets(scrape: &Scrape<'_>) -> bool {
-    !scrape.proxy.budgets().is_empty()
+    !scrape.proxy.budgets.is_empty()
 }
 
 /// A sample for each account, and the sums of those past the limit by budget.
 fn samples(scrape: &Scrape<'_>, read: impl Fn(&BudgetReport) -> f64) -> Samples {
-    let budgets = scrape.proxy.budgets();
+    let budgets = &scrape.proxy.budgets;
     if budgets.is_empty() {
         return Samples::new();
     }

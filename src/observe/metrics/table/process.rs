@@ -1,5 +1,7 @@
 //! Metrics of this process: the data port, the sinks of its records, and the build.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, from_option, from_size, number, one, to_sample};
 use super::super::{Scrape, process};
@@ -19,7 +21,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
     gauge(
         "penstock_held_body_bytes",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.held_bytes())),
+        |_, scrape| one(from_size(scrape.proxy.bodies.held())),
         "bytes of request bodies held in memory",
     ),
     gauge(
@@ -31,7 +33,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
     gauge(
         "penstock_held_response_bytes",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.held_response_bytes())),
+        |_, scrape| one(from_size(scrape.proxy.responses.held())),
         "bytes of responses held in memory: those that are converted whole, drafts of ensembles, refusals",
     ),
     gauge(
@@ -44,7 +46,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
         "penstock_encoded_bodies_total",
         &["coding", "result"],
         |_, scrape| {
-            let rows = scrape.proxy.encoded_bodies().rows();
+            let rows = scrape.proxy.encoded.rows();
             rows.map(|(coding, result, count)| number(&[coding, result], to_sample(count)))
                 .collect()
         },
@@ -53,37 +55,37 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
     gauge(
         "penstock_response_ids",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.response_ids())),
+        |_, scrape| one(from_size(scrape.proxy.response_ids.len())),
         "stored responses whose backend is known; the limit is `limits.response_ids`",
     ),
     counter(
         "penstock_response_ids_evicted_total",
         &[],
-        |_, scrape| one(to_sample(scrape.proxy.evicted_response_ids())),
+        |_, scrape| one(to_sample(scrape.proxy.response_ids.evicted())),
         "stored responses whose backend was evicted from the table: requests for them go to all backends, or are a 404 where there are client keys",
     ),
     gauge(
         "penstock_session_homes",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.session_homes().len())),
+        |_, scrape| one(from_size(scrape.proxy.homes.len())),
         "sessions whose last backend is known; the limit is `limits.session_homes`",
     ),
     counter(
         "penstock_session_homes_evicted_total",
         &[],
-        |_, scrape| one(to_sample(scrape.proxy.session_homes().evicted())),
+        |_, scrape| one(to_sample(scrape.proxy.homes.evicted())),
         "sessions whose last backend was evicted from the table: their next request is routed as their first one",
     ),
     gauge(
         "penstock_commands",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.commands())),
+        |_, scrape| one(from_size(scrape.proxy.commands.load(Relaxed))),
         "pulls, creates, copies, deletes, pushes and uploads of Ollama clients that run now; the limit is `ollama.commands`, refused ones are in penstock_errors_total",
     ),
     gauge(
         "penstock_connections",
         &[],
-        |_, scrape| one(from_size(scrape.proxy.clients().connections())),
+        |_, scrape| one(from_size(scrape.proxy.clients.connections())),
         "open client connections",
     ),
     gauge(
@@ -96,7 +98,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
         "penstock_connections_closed_total",
         &["reason"],
         |_, scrape| {
-            let reasons = scrape.proxy.clients().close_reasons();
+            let reasons = scrape.proxy.clients.close_reasons();
             let count = |reason: &CloseReason| to_sample(reasons.count(*reason));
             CloseReason::ALL.iter().map(|reason| number(&[reason.name()], count(reason))).collect()
         },
@@ -106,7 +108,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
         "penstock_tls_certificate_expiry_timestamp_seconds",
         &["listen"],
         |_, scrape| {
-            let certificates = scrape.proxy.clients().certificates();
+            let certificates = scrape.proxy.clients.certificates();
             certificates.map(|(listen, at)| number(&[&listen], to_sample(at))).collect()
         },
         "expiry time of a listener's certificate, in seconds since 1970",
@@ -114,7 +116,7 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
     counter(
         "penstock_tls_certificate_failures_total",
         &[],
-        |_, scrape| one(to_sample(scrape.proxy.clients().certificate_failures())),
+        |_, scrape| one(to_sample(scrape.proxy.clients.certificate_failures())),
         "changed certificates that could not be loaded; the previous one stays in use",
     ),
     gauge(
