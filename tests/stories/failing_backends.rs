@@ -125,7 +125,7 @@ fn engine_that_refuses_everything_draws_no_traffic() {
             let failures = open_loop(&fleet, clients).len();
             assert!(failures <= most, "{strategy}, {clients} clients: {failures} refused");
             let is_open = fleet.fact("a", "breaker") == json!("open");
-            assert!(clients == 20 || !is_open, "{strategy}: those of one client steer nobody else");
+            assert!(clients == 20 || !is_open, "{strategy}: those of one client steer no other");
         };
         std::thread::scope(|scope| {
             for strategy in STRATEGIES {
