@@ -15,6 +15,9 @@ mod listed_models;
 mod loaded;
 mod metrics;
 mod models;
+mod ollama_models;
+mod openai_models;
+mod queries;
 
 pub use client::{DiscoveryClient, DiscoveryError};
 pub use dns::look_up_groups;

@@ -23,7 +23,8 @@ use super::client::DiscoveryClient;
 use super::engines::{self, LoadedSource};
 use super::listed_models::ListedModels;
 use super::loaded::{LoadedReport, probe_loaded};
-use super::models::{self, ShownModels};
+use super::models;
+use super::ollama_models::ShownModels;
 
 /// The largest number of models in one log line.
 const SHOWN_MODELS: usize = 20;

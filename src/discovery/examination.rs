@@ -15,8 +15,8 @@ use super::engines::{EngineFacts, ModelList, detect, facts, with_list};
 use super::idle_connection::{KeepAlive, watch_idle};
 use super::listed_models::ListedModels;
 use super::metrics::read_slots;
-use super::models::ShownModels;
-use super::{dns, models};
+use super::ollama_models::ShownModels;
+use super::{dns, models, openai_models};
 
 /// The longest version that is shown, in bytes.
 const MAX_VERSION: usize = 40;
@@ -116,7 +116,7 @@ impl DiscoveryClient {
     /// Detects the engine by the owner of its models, else by Ollama's own version page.
     async fn identify(&self, backend: &Backend) -> Engine {
         let list = self.json(backend, "/v1/models").await.ok();
-        if let Some(engine) = list.as_ref().and_then(models::owner).and_then(detect) {
+        if let Some(engine) = list.as_ref().and_then(openai_models::owner).and_then(detect) {
             return engine;
         }
         let ollama = with_list(ModelList::Ollama);

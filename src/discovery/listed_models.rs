@@ -6,6 +6,9 @@ use penstock_api::units::ByteSize;
 use penstock_api::{MAX_NAME, is_unprintable};
 use penstock_config::ModelEntry;
 use penstock_core::fleet::DroppedModels;
+use serde_json::Value;
+
+use super::json::text;
 
 /// The largest number of models taken from one backend.
 const MAX_MODELS: usize = 10_000;
@@ -45,6 +48,14 @@ impl ListedModels {
             *count = count.saturating_add(1);
         }
         list
+    }
+
+    /// Adds the sizes in a list, whose items have their name and their size at these pointers.
+    pub(super) fn add_sizes(&mut self, items: &[Value], name: &str, size: &str) {
+        let sizes = items.iter().filter_map(|item| {
+            Some((text(item, name)?.to_owned(), ByteSize(item.pointer(size)?.as_u64()?)))
+        });
+        self.sizes.extend(sizes);
     }
 }
 

@@ -9,9 +9,10 @@ use penstock_core::fleet::{Backend, LoadedModel};
 use penstock_scoring::Residency;
 use serde_json::Value;
 
-use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
+use super::client::{DiscoveryClient, DiscoveryError};
 use super::engines::LoadedSource;
 use super::json::{text, to_tokens};
+use super::queries::Queries;
 
 /// The result of querying a backend's memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +35,8 @@ pub(super) async fn probe_loaded(
     timeout: Duration,
     source: LoadedSource,
 ) -> Result<LoadedReport, DiscoveryError> {
-    let page = |path| get(client, backend, timeout, path);
+    let queries = &Queries { client, backend, timeout };
+    let page = |path| queries.get(path);
     match source {
         LoadedSource::Always => Ok(LoadedReport::Every(Residency::Resident)),
         LoadedSource::OllamaPs => {
@@ -67,20 +69,6 @@ pub(super) async fn probe_loaded(
             }
         }
     }
-}
-
-async fn get(
-    client: &DiscoveryClient,
-    backend: &Backend,
-    timeout: Duration,
-    path: &str,
-) -> Result<Value, DiscoveryError> {
-    let (status, body) = client.send(backend, SmallRequest { path, body: None, timeout }).await?;
-    if !(200..300).contains(&status) {
-        return Err(DiscoveryError::Status { path: path.to_owned(), status });
-    }
-    let read = serde_json::from_slice(&body);
-    read.map_err(|_not_json| DiscoveryError::NotJson { path: path.to_owned() })
 }
 
 fn is_asleep(page: Result<Value, DiscoveryError>, at: &str) -> Result<Residency, DiscoveryError> {
