@@ -260,7 +260,11 @@ impl CatalogueWatch {
                 state.set_router(source == LoadedSource::LlamaCpp && is_listed);
                 match report {
                     LoadedReport::Listed(models) => {
-                        self.fleet.learn_loaded(state.id, &models, asked_at);
+                        let has_new_context = self.fleet.learn_loaded(state.id, &models, asked_at);
+                        // There, the context of a loaded model is the one it has.
+                        if has_new_context && source == LoadedSource::LmStudio {
+                            self.models.hurry(MIN_PAUSE);
+                        }
                     }
                     LoadedReport::Every(residency) => {
                         self.fleet.learn_residency(state.id, residency);

@@ -36,6 +36,9 @@ pub(super) struct EngineFacts {
     pub(super) metrics_remedy: &'static str,
 }
 
+/// LM Studio's own list of models, with their states and contexts.
+pub(super) const LM_STUDIO_LIST: &str = "/api/v0/models";
+
 /// A page that only one engine has.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OwnPage {
@@ -54,6 +57,8 @@ pub(super) enum ModelList {
     OpenAiWithProps,
     /// `/api/tags` and `/api/show`.
     Ollama,
+    /// `/v1/models`, with context lengths in [`LM_STUDIO_LIST`].
+    LmStudio,
 }
 
 /// The way in which an engine reports its models in memory.
@@ -63,7 +68,7 @@ pub(super) enum LoadedSource {
     Always,
     /// `/api/ps`.
     OllamaPs,
-    /// LM Studio's `/api/v0/models`.
+    /// LM Studio's own list, at [`LM_STUDIO_LIST`].
     LmStudio,
     /// A status in `/v1/models`, or `/props` if there is one model.
     LlamaCpp,
@@ -248,10 +253,11 @@ const ENGINES: &[EngineFacts] = &[
     },
     EngineFacts {
         own_page: Some(OwnPage {
-            path: "/api/v0/models",
+            path: LM_STUDIO_LIST,
             pointer: "/data/0/state",
             values: &["loaded", "not-loaded"],
         }),
+        model_list: ModelList::LmStudio,
         loaded: LoadedSource::LmStudio,
         metrics_paths: &[],
         ..openai_like(Engine::LmStudio)

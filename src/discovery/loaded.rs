@@ -10,7 +10,7 @@ use penstock_scoring::Residency;
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError};
-use super::engines::LoadedSource;
+use super::engines::{LM_STUDIO_LIST, LoadedSource};
 use super::json::{text, to_tokens};
 use super::queries::Queries;
 
@@ -47,8 +47,8 @@ pub(super) async fn probe_loaded(
             read_list(&list, "/models", "/api/ps", read_ollama)
         }
         LoadedSource::LmStudio => {
-            let list = page("/api/v0/models").await?;
-            read_list(&list, "/data", "/api/v0/models", read_lm_studio)
+            let list = page(LM_STUDIO_LIST).await?;
+            read_list(&list, "/data", LM_STUDIO_LIST, read_lm_studio)
         }
         LoadedSource::LlamaCpp => {
             let list = page("/v1/models").await?;
@@ -102,7 +102,7 @@ fn read_ollama(item: &Value) -> Option<LoadedModel> {
     })
 }
 
-/// An item of LM Studio's `/api/v0/models`.
+/// An item of LM Studio's own list.
 fn read_lm_studio(item: &Value) -> Option<LoadedModel> {
     let is_loaded = text(item, "/state")? == "loaded";
     let context_length = item.pointer("/loaded_context_length").and_then(to_tokens);

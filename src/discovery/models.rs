@@ -9,7 +9,7 @@ use penstock_core::fleet::Backend;
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError};
-use super::engines::{ModelList, detect, facts, own_pages, with_list};
+use super::engines::{LM_STUDIO_LIST, ModelList, detect, facts, own_pages, with_list};
 use super::json::{text, to_tokens};
 use super::listed_models::ListedModels;
 use super::ollama_models::{self, ShownModels};
@@ -63,8 +63,13 @@ pub(super) async fn discover(
         return Ok(completed(queries, listed, engine).await);
     }
     let mut listed = openai_models::read(entries);
-    if style == ModelList::OpenAiWithProps {
-        add_llamacpp_props(queries, &mut listed.models).await;
+    match style {
+        ModelList::OpenAi | ModelList::Ollama => {}
+        ModelList::OpenAiWithProps => add_llamacpp_props(queries, &mut listed.models).await,
+        ModelList::LmStudio => match queries.get(LM_STUDIO_LIST).await {
+            Ok(page) => openai_models::add_lm_studio_contexts(&page, &mut listed.models),
+            Err(error) => tracing::debug!(backend = %backend.state.name, %error, "no own list"),
+        },
     }
     Ok(completed(queries, listed, engine).await)
 }

@@ -44,10 +44,8 @@ pub(super) async fn list(
     });
     let mut listed = ListedModels::new(named);
     listed.add_sizes(&tags, "/model", "/size");
-    let digests: HashMap<&str, &str> = tags
-        .iter()
-        .filter_map(|tag| Some((text(tag, "/model")?, text(tag, "/digest")?)))
-        .collect();
+    let digests: HashMap<&str, &str> =
+        tags.iter().filter_map(|tag| Some((text(tag, "/model")?, text(tag, "/digest")?))).collect();
     for model in &mut listed.models {
         let digest = digests.get(model.id.as_str()).copied().unwrap_or_default();
         if let Some(known) = shown.get(&model.id, digest) {

@@ -42,6 +42,47 @@ fn lm_studio_is_detected_by_its_own_list() {
 }
 
 #[test]
+fn context_of_lm_studio_is_the_one_that_a_model_is_loaded_with() {
+    let studio = flavoured("studio", Flavour::Plain, [model("m", 1_000_000, Capabilities::ALL)]);
+    let set_state = |state: &str| {
+        let entry = json!({"id": "m", "state": state, "max_context_length": 4000,
+            "loaded_context_length": 100});
+        studio.set_page("/api/v0/models", Some(&json!({"data": [entry]}).to_string()));
+    };
+    set_state("loaded");
+    let penstock = Penstock::start(&format!(
+        "discovery: {{ loaded_interval: 50ms }}\nbackends:\n{}",
+        backend(&studio, "engine: lmstudio")
+    ));
+    let long = chat("m", &"x".repeat(2000));
+    assert_eq!(penstock.post(CHAT, &long).error_code(), "context_length_exceeded");
+    set_state("not-loaded");
+    eventually("the model is no longer loaded with 100 tokens", SOON, || {
+        penstock.backend("studio")["models"][0]["context_length"] == 4000
+    });
+    assert_eq!(penstock.post(CHAT, &long).status, 200);
+}
+
+#[test]
+fn prompt_goes_where_the_base_model_of_an_adapter_has_the_context() {
+    let flavoured =
+        |name| flavoured(name, Flavour::Vllm, [model("sql", 1_000_000, Capabilities::ALL)]);
+    let (short, long) = (flavoured("short"), flavoured("long"));
+    for (engine, length) in [(&short, 100), (&long, 4000)] {
+        let list = json!({"data": [
+            {"id": "base", "owned_by": "vllm", "max_model_len": length},
+            {"id": "sql", "owned_by": "vllm", "parent": "base", "max_model_len": null},
+        ]});
+        engine.set_page("/v1/models", Some(&list.to_string()));
+    }
+    let penstock = Penstock::start(&backends(&[&short, &long], ""));
+    for _ in 0..3 {
+        assert_eq!(penstock.post(CHAT, &chat("sql", &"x".repeat(2000))).status, 200);
+    }
+    assert_eq!(shares(&[&short, &long]), [0, 3]);
+}
+
+#[test]
 fn anthropic_is_probed_with_its_own_headers() {
     let hosted = flavoured("hosted", Flavour::Plain, [model("m", 100, Capabilities::ALL)]);
     let rest = "engine: anthropic, api_key: sk-1, models: [m]";

@@ -13,21 +13,24 @@ use super::{BackendId, Fleet};
 
 impl Fleet {
     /// Records the models in a backend's memory by a probe that started at `asked_at`; all others
-    /// are on disk.
-    pub fn learn_loaded(&self, id: BackendId, loaded: &[LoadedModel], asked_at: Timestamp) {
+    /// are on disk. Returns whether a model is loaded with another context than before.
+    pub fn learn_loaded(&self, id: BackendId, loaded: &[LoadedModel], asked_at: Timestamp) -> bool {
         let topology = &self.topology();
         let by_name: HashMap<_, _> =
             loaded.iter().map(|model| (canonical_name(&model.name), model)).collect();
+        let mut has_new_context = false;
         for row in rows(topology, id) {
             let found = by_name.get(&canonical_name(row.adapter_name())).copied();
-            row.model_state.learn_probe(found, asked_at);
+            has_new_context |= row.model_state.learn_probe(found, asked_at);
         }
-        let Some(backend) = topology.backends.iter().find(|one| one.state.id == id) else { return };
+        let backend = topology.backends.iter().find(|one| one.state.id == id);
+        let Some(backend) = backend else { return has_new_context };
         let resident = loaded.iter().filter(|model| model.residency == Residency::Resident);
         let used = resident.clone().filter_map(|model| model.vram).map(|vram| vram.0);
         let used = used.fold(0_u64, u64::saturating_add);
         let count = u32::try_from(resident.count()).unwrap_or(u32::MAX);
         backend.state.memory.learn(count, ByteSize(used));
+        has_new_context
     }
 
     /// Records the same residency for every model of a backend.

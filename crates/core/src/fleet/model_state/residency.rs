@@ -72,8 +72,19 @@ impl ModelState {
         }
     }
 
-    /// Records a probe that started at `asked_at`; `None` if it did not show the model.
-    pub(in crate::fleet) fn learn_probe(&self, found: Option<&LoadedModel>, asked_at: Timestamp) {
+    /// Records a probe that started at `asked_at`; `None` if it did not show the model. Returns
+    /// whether the context that the model is loaded with differs from the one before.
+    pub(in crate::fleet) fn learn_probe(
+        &self,
+        found: Option<&LoadedModel>,
+        asked_at: Timestamp,
+    ) -> bool {
+        let before = self.context_length();
+        self.apply_probe(found, asked_at);
+        self.context_length() != before
+    }
+
+    fn apply_probe(&self, found: Option<&LoadedModel>, asked_at: Timestamp) {
         let is_outdated = self.last_used().is_some_and(|used| used > asked_at);
         let was_resident = self.stored_residency() == Residency::Resident;
         let Some(found) = found else {
@@ -207,6 +218,20 @@ mod tests {
         assert_eq!(model.residency(Timestamp(31)), Residency::Loadable, "requests are in flight");
         assert!(model.learn_response(Timestamp(40)), "it has been loaded again");
         assert_eq!(model.residency(Timestamp(41)), Residency::Resident);
+    }
+
+    #[test]
+    fn probe_shows_whether_the_loaded_context_is_another_one() {
+        let model = ModelState::default();
+        let with = |length| LoadedModel {
+            context_length: Some(TokenCount(length)),
+            ..found(Residency::Resident, None)
+        };
+        assert!(model.learn_probe(Some(&with(4096)), Timestamp(1)));
+        assert!(!model.learn_probe(Some(&with(4096)), Timestamp(2)));
+        assert!(model.learn_probe(Some(&with(8192)), Timestamp(3)));
+        assert!(model.learn_probe(None, Timestamp(4)), "unloaded");
+        assert!(!model.learn_probe(None, Timestamp(5)));
     }
 
     #[test]
