@@ -24,7 +24,8 @@ use super::engines::{self, LoadedSource};
 use super::listed_models::ListedModels;
 use super::loaded::{LoadedReport, probe_loaded};
 use super::models;
-use super::ollama_models::ShownModels;
+use super::ollama_models::{self, ShownModels};
+use super::queries::Queries;
 
 /// The largest number of models in one log line.
 const SHOWN_MODELS: usize = 20;
@@ -33,6 +34,8 @@ const SHOWN_MODELS: usize = 20;
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 /// The same for the list of models in memory, which responses change.
 const MIN_LOADED_PAUSE: Duration = Duration::from_millis(200);
+/// The time in which reads of details begin before those that are known are published.
+const DETAILS_ROUND: Duration = Duration::from_secs(1);
 /// The number of intervals without a report after which the known models in memory are forgotten.
 const BELIEVED_INTERVALS: u32 = 3;
 
@@ -105,12 +108,13 @@ impl CatalogueWatch {
         discovery: DiscoveryConfig,
         client: Arc<DiscoveryClient>,
     ) -> Self {
+        let known = backend.discovered.as_deref().map(Vec::as_slice).unwrap_or_default();
         Self {
+            shown: ShownModels::new(known),
             backend,
             fleet,
             discovery,
             client,
-            shown: ShownModels::default(),
             models: Schedule::default(),
             loaded: Schedule::default(),
             reported_at: Timestamp::default(),
@@ -136,17 +140,20 @@ impl CatalogueWatch {
                 (self.is_recovered, self.is_unreported) = (true, false);
             }
             self.read_what_is_due().await;
+            self.read_details().await;
             drop(first.take());
             self.wait(&mut reachable).await;
         }
     }
 
-    /// Waits until a list is due, is found outdated, or the backend's state changes.
+    /// Waits until a list is due, is found outdated, or the backend's state changes; no longer than
+    /// it takes to see that while details are to be read.
     async fn wait(&mut self, reachable: &mut watch::Receiver<Reachable>) {
-        let until = self.models.due.min(self.loaded.due);
+        let has_more = self.shown.is_incomplete();
+        let until = if has_more { now() } else { self.models.due.min(self.loaded.due) };
         let state = Arc::clone(&self.backend.state);
         tokio::select! {
-            () = tokio::time::sleep(until.since(now())) => {}
+            biased;
             outdated = poll_fn(|cx| state.poll_outdated(cx)) => {
                 if outdated.models {
                     self.models.hurry(MIN_PAUSE);
@@ -157,6 +164,7 @@ impl CatalogueWatch {
             }
             // An error means that the sender is gone; the loop sees that, too.
             _ = reachable.changed() => {}
+            () = tokio::time::sleep(until.since(now())) => {}
         }
     }
 
@@ -227,6 +235,26 @@ impl CatalogueWatch {
                 tracing::warn!(backend = %state.name, %error, "discovery failed");
                 false
             }
+        }
+    }
+
+    /// Reads details that the list of models lacks, for about [`DETAILS_ROUND`], and publishes what
+    /// is known then: a topology for each model would be costly. The models serve meanwhile.
+    async fn read_details(&mut self) {
+        if !self.shown.is_incomplete() {
+            return;
+        }
+        let (client, backend) = (&*self.client, &self.backend);
+        let queries = Queries { client, backend, timeout: self.discovery.timeout };
+        let until = now().after(DETAILS_ROUND);
+        ollama_models::read_details(&queries, &mut self.shown, until).await;
+        let id = self.backend.state.id;
+        let topology = self.fleet.topology();
+        let listed = topology.backends.iter().find(|one| one.state.id == id);
+        let listed = listed.and_then(|one| one.discovered.as_deref());
+        if let Some(mut models) = listed.cloned() {
+            self.shown.complete(&mut models);
+            self.fleet.learn_models(id, &models);
         }
     }
 

@@ -16,7 +16,8 @@ use super::idle_connection::{KeepAlive, watch_idle};
 use super::listed_models::ListedModels;
 use super::metrics::read_slots;
 use super::ollama_models::ShownModels;
-use super::{dns, models, openai_models};
+use super::queries::Queries;
+use super::{dns, models, ollama_models, openai_models};
 
 /// The longest version that is shown, in bytes.
 const MAX_VERSION: usize = 40;
@@ -68,7 +69,7 @@ impl DiscoveryClient {
             Ok((took, remark)) => (Ok(took), remark.map(|one| (one.status, one.meaning()))),
             Err(error) => (Err(error), None),
         };
-        let models = models::discover(self, backend, timeout, &mut ShownModels::default()).await;
+        let models = self.list_models(backend, timeout).await;
         let engine = match backend.config.engine {
             Engine::Auto => self.identify(backend).await,
             known => known,
@@ -86,6 +87,20 @@ impl DiscoveryClient {
         let (keep_alive, clock) =
             watch_idle(backend, watch).await.unwrap_or((KeepAlive::Unknown, None));
         Examination { resolves, check, remark, engine, version, models, metrics, keep_alive, clock }
+    }
+
+    /// Queries its models, with as many details as it shows within `timeout`.
+    async fn list_models(
+        &self,
+        backend: &Backend,
+        timeout: Duration,
+    ) -> Result<ListedModels, DiscoveryError> {
+        let mut shown = ShownModels::default();
+        let mut listed = models::discover(self, backend, timeout, &mut shown).await?;
+        let queries = Queries { client: self, backend, timeout };
+        ollama_models::read_details(&queries, &mut shown, now().after(timeout)).await;
+        shown.complete(&mut listed.models);
+        Ok(listed)
     }
 
     async fn check(&self, backend: &Backend) -> Result<(Duration, Option<Remark>), DiscoveryError> {

@@ -19,7 +19,8 @@ use super::queries::Queries;
 /// The longest version that is kept, in bytes.
 const MAX_VERSION: usize = 40;
 
-/// Queries the models that a backend serves, with all that it reports about them.
+/// Queries the models that a backend serves, with all that it reports about them. Details that take
+/// a request for each model are left to [`ollama_models::read_details`].
 pub(super) async fn discover(
     client: &DiscoveryClient,
     backend: &Backend,
@@ -27,6 +28,7 @@ pub(super) async fn discover(
     shown: &mut ShownModels,
 ) -> Result<ListedModels, DiscoveryError> {
     let queries = &Queries { client, backend, timeout };
+    shown.clear_unread();
     let configured = backend.config.engine;
     if facts(configured).model_list == ModelList::Ollama {
         let listed = ollama_models::list(queries, shown).await?;

@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -288,10 +288,10 @@ impl Lists {
                 thread::spawn(move || {
                     let listed = |target: &str| {
                         if !target.contains("/v1/models") {
-                            return Some(Vec::new());
+                            return Some(list_of(&[]));
                         }
                         count.fetch_add(1, Ordering::SeqCst);
-                        listed.lock().unwrap().clone()
+                        Some(list_of(listed.lock().unwrap().as_ref()?))
                     };
                     // A connection closed without a request is no failure.
                     drop(respond_once(stream, listed));
@@ -306,10 +306,15 @@ impl Lists {
     }
 }
 
-/// Reads one whole request and responds with the list of models, or with a 500.
+fn list_of(ids: &[&str]) -> Value {
+    let data: Vec<Value> = ids.iter().map(|id| json!({"id": id, "object": "model"})).collect();
+    json!({"object": "list", "data": data})
+}
+
+/// Reads one whole request and responds with a page, or with a 500.
 fn respond_once(
     stream: TcpStream,
-    listed: impl FnOnce(&str) -> Option<Vec<&'static str>>,
+    page: impl FnOnce(&str) -> Option<Value>,
 ) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let (mut target, mut line, mut length) = (String::new(), String::new(), 0);
@@ -321,11 +326,9 @@ fn respond_once(
         line.clear();
     }
     reader.read_exact(&mut vec![0; length])?;
-    let ids = listed(&target);
-    let status = if ids.is_some() { "200 OK" } else { "500 Oops" };
-    let data: Vec<Value> =
-        ids.iter().flatten().map(|id| json!({"id": id, "object": "model"})).collect();
-    let body = json!({"object": "list", "data": data}).to_string();
+    let page = page(&target);
+    let status = if page.is_some() { "200 OK" } else { "500 Oops" };
+    let body = page.unwrap_or_default().to_string();
     let length = body.len();
     let head =
         format!("HTTP/1.1 {status}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n");
@@ -359,6 +362,66 @@ fn model_lists_are_refreshed_and_survive_failures() {
     assert!(penstock.log().contains("discovery failed"), "{}", penstock.log());
     lists.set(Some(&["b"]));
     eventually("a removed model is forgotten", SOON, || ids() == ["b"]);
+}
+
+/// An Ollama with the models `m0` to `m9`, which shows details while `shows` is true.
+fn slow_ollama(shows: &Arc<(Mutex<bool>, Condvar)>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let shows = Arc::clone(shows);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let shows = Arc::clone(&shows);
+            thread::spawn(move || {
+                let page = |target: &str| {
+                    let path = target.split(' ').nth(1)?;
+                    if path == "/api/show" {
+                        let (shown, changed) = &*shows;
+                        let is_shown = shown.lock().unwrap();
+                        drop(changed.wait_while(is_shown, |is_shown| !*is_shown).unwrap());
+                        return Some(json!({"model_info": {"llama.context_length": 100}}));
+                    }
+                    let tag = |number| {
+                        let name = format!("m{number}");
+                        json!({"name": name, "model": name, "digest": name})
+                    };
+                    let models: Vec<Value> = (0..10).map(tag).collect();
+                    Some(match path {
+                        "/api/tags" => json!({"models": models}),
+                        "/api/ps" => json!({"models": []}),
+                        "/api/version" => json!({"version": "0.13.0"}),
+                        _ => {
+                            json!({"message": {"role": "assistant", "content": "x"}, "done": true})
+                        }
+                    })
+                };
+                // A connection closed without a request is no failure.
+                drop(respond_once(stream, page));
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn models_of_an_ollama_serve_before_it_has_shown_their_details() {
+    let shows = Arc::default();
+    let address = slow_ollama(&shows);
+    let yaml = format!(
+        "discovery: {{ timeout: 100ms, interval: 100ms }}\n\
+         backends: [{{ name: one, url: \"http://{address}\", engine: ollama }}]"
+    );
+    let penstock = Penstock::start(&yaml);
+    let is_shown = |model: &Value| model["context_length"] == 100;
+    let models = || penstock.backend("one")["models"].as_array().unwrap().clone();
+    assert_eq!((models().len(), models().iter().filter(|one| is_shown(one)).count()), (10, 0));
+    let request = json!({"model": "m9", "stream": false, "messages": []});
+    assert_eq!(penstock.post("/api/chat", &request).status, 200);
+    let (shown, changed) = &*shows;
+    *shown.lock().unwrap() = true;
+    changed.notify_all();
+    eventually("all details are known", SOON, || models().iter().all(is_shown));
+    assert_eq!(models().len(), 10);
 }
 
 #[test]
