@@ -130,8 +130,9 @@ impl DiscoveryClient {
 
     /// Detects the engine by the owner of its models, else by Ollama's own version page.
     async fn identify(&self, backend: &Backend) -> Engine {
-        let list = self.json(backend, "/v1/models").await.ok();
-        if let Some(engine) = list.as_ref().and_then(openai_models::owner).and_then(detect) {
+        let list = self.json(backend, openai_models::PATH).await.ok();
+        let entries = list.as_ref().and_then(openai_models::entries);
+        if let Some(engine) = entries.and_then(|all| openai_models::owner(all)).and_then(detect) {
             return engine;
         }
         let ollama = with_list(ModelList::Ollama);

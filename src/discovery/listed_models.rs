@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::json::text;
 
 /// The largest number of models taken from one backend.
-const MAX_MODELS: usize = 10_000;
+pub(super) const MAX_MODELS: usize = 10_000;
 
 /// The models a backend lists.
 #[derive(Debug, Default)]

@@ -34,7 +34,7 @@ pub(super) async fn discover(
         let listed = ollama_models::list(queries, shown).await?;
         return Ok(completed(queries, listed, configured).await);
     }
-    let list = match queries.get(openai_models::PATH).await {
+    let list = match openai_models::list(queries).await {
         Ok(list) => list,
         // An unknown engine without OpenAI's list may still be an Ollama.
         Err(error) if configured == Engine::Auto => {
@@ -45,11 +45,9 @@ pub(super) async fn discover(
         }
         Err(error) => return Err(error),
     };
-    let not_json = || DiscoveryError::NotJson { path: openai_models::PATH.to_owned() };
-    let entries = openai_models::entries(&list).ok_or_else(not_json)?;
-    backend.state.pages.learn_listed(entries);
+    backend.state.pages.learn_listed(&list.items);
     let engine = match configured {
-        Engine::Auto => match openai_models::owner(&list).and_then(detect) {
+        Engine::Auto => match openai_models::owner(&list.items).and_then(detect) {
             Some(engine) => engine,
             None => without_owner(queries).await,
         },
@@ -64,7 +62,7 @@ pub(super) async fn discover(
     {
         return Ok(completed(queries, listed, engine).await);
     }
-    let mut listed = openai_models::read(entries);
+    let mut listed = openai_models::read(&list);
     match style {
         ModelList::OpenAi | ModelList::Ollama => {}
         ModelList::OpenAiWithProps => add_llamacpp_props(queries, &mut listed.models).await,

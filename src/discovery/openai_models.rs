@@ -1,23 +1,101 @@
 //! OpenAI's list of models, in the forms that engines and providers have.
 
-use ahash::HashMap;
+use ahash::{HashMap, HashSet};
+use penstock_api::canonical_name;
 use penstock_config::ModelEntry;
 use serde_json::Value;
 
+use super::client::DiscoveryError;
 use super::json::{text, to_tokens};
-use super::listed_models::ListedModels;
+use super::listed_models::{ListedModels, MAX_MODELS};
+use super::queries::Queries;
+use crate::upstream::query_model::percent_encode;
 
 /// The path of the list.
 pub(super) const PATH: &str = "/v1/models";
 
-/// Returns the entries of a list.
-pub(super) fn entries(list: &Value) -> Option<&Vec<Value>> {
-    list.get("data").or_else(|| list.get("models")).and_then(Value::as_array)
+/// The largest number of pages that are read.
+const MAX_PAGES: usize = 32;
+
+/// The entries of a list, of all its pages.
+#[derive(Debug, Default)]
+pub(super) struct Entries {
+    pub(super) items: Vec<Value>,
+    /// True if the backend has more than were read.
+    is_cut: bool,
 }
 
-/// Returns the `owned_by` of the first model in a list: engines put their name there.
-pub(super) fn owner(list: &Value) -> Option<&str> {
-    text(entries(list)?.first()?, "/owned_by")
+/// Queries the list. Anthropic's has pages, of 20 models unless a query says otherwise.
+///
+/// # Errors
+/// If a page cannot be read, unless the backend refuses every further one.
+pub(super) async fn list(queries: &Queries<'_>) -> Result<Entries, DiscoveryError> {
+    let mut page = queries.get(PATH).await?;
+    let not_json = || DiscoveryError::NotJson { path: PATH.to_owned() };
+    let mut entries =
+        Entries { items: take_entries(&mut page).ok_or_else(not_json)?, is_cut: false };
+    let mut next = following(&page, &entries.items);
+    for _ in 1..MAX_PAGES {
+        let Some(after) = next.as_deref().filter(|_| entries.items.len() < MAX_MODELS) else {
+            break;
+        };
+        page = match queries.get(&page_after(after)).await {
+            Ok(page) => page,
+            // It has no such query, although it says that there are more.
+            Err(DiscoveryError::Status { status: 400 | 404 | 405 | 422, .. }) => break,
+            Err(error) => return Err(error),
+        };
+        let Some(items) = take_entries(&mut page) else { break };
+        let later = following(&page, &items);
+        // The same page again: it ignores the query.
+        if later == next {
+            break;
+        }
+        entries.items.extend(items);
+        next = later;
+    }
+    entries.is_cut = next.is_some();
+    Ok(entries)
+}
+
+/// The path of the page after the model called `id`, as long as Anthropic allows.
+fn page_after(id: &str) -> String {
+    let mut path = format!("{PATH}?limit=1000&after_id=");
+    percent_encode(id, &mut path);
+    path
+}
+
+/// The last model of a page that has another one after it.
+fn following(page: &Value, items: &[Value]) -> Option<String> {
+    let has_more = page.get("has_more").and_then(Value::as_bool).unwrap_or_default();
+    let last = text(page, "/last_id").or_else(|| id(items.last()?));
+    last.filter(|_| has_more).map(str::to_owned)
+}
+
+/// Takes the entries out of a list: OpenAI's is under `data`, Together's is a bare array.
+fn take_entries(list: &mut Value) -> Option<Vec<Value>> {
+    let entries = match list_key(list) {
+        Some(key) => list.get_mut(key)?,
+        None => list,
+    };
+    match entries.take() {
+        Value::Array(items) => Some(items),
+        _ => None,
+    }
+}
+
+fn list_key(list: &Value) -> Option<&'static str> {
+    ["data", "models"].into_iter().find(|key| list.get(key).is_some_and(Value::is_array))
+}
+
+/// Returns the entries of a list.
+pub(super) fn entries(list: &Value) -> Option<&Vec<Value>> {
+    list_key(list).map_or(Some(list), |key| list.get(key)).and_then(Value::as_array)
+}
+
+/// Returns the `owned_by` of the first model: engines put their name there.
+pub(super) fn owner(entries: &[Value]) -> Option<&str> {
+    text(entries.first()?, "/owned_by")
 }
 
 /// The members with the context of a model: of vLLM and SGLang, of OpenRouter and Together, of
@@ -32,21 +110,44 @@ const CONTEXT_LENGTHS: &[&str] = &[
 ];
 
 /// Reads the entries of a list.
-pub(super) fn read(entries: &[Value]) -> ListedModels {
+pub(super) fn read(entries: &Entries) -> ListedModels {
+    let items = &entries.items;
     let contexts: HashMap<&str, u32> =
-        entries.iter().filter_map(|entry| Some((id(entry)?, own_context(entry)?))).collect();
+        items.iter().filter_map(|entry| Some((id(entry)?, own_context(entry)?))).collect();
     // vLLM and SGLang report no context of an adapter: it has that of its base model.
     let of_parent = |entry| contexts.get(text(entry, "/parent")?).copied();
-    let models = entries.iter().filter_map(|entry| {
+    let models = items.iter().filter_map(|entry| {
         Some(ModelEntry {
             id: id(entry)?.to_owned(),
             context_length: own_context(entry).or_else(|| of_parent(entry)),
             ..ModelEntry::default()
         })
     });
-    let mut listed = ListedModels::new(models);
-    listed.add_sizes(entries, "/id", "/meta/size");
+    let mut listed = ListedModels::new(models.chain(aliases(items, &contexts)));
+    listed.add_sizes(items, "/id", "/meta/size");
+    if entries.is_cut {
+        // Nothing says how many there are.
+        listed.dropped.over_limit = listed.dropped.over_limit.saturating_add(1);
+    }
     listed
+}
+
+/// Returns the other names of models (llama.cpp, Mistral) that are no models of the list.
+fn aliases(items: &[Value], contexts: &HashMap<&str, u32>) -> impl Iterator<Item = ModelEntry> {
+    let mut seen: HashSet<Box<str>> = items.iter().filter_map(id).map(canonical_name).collect();
+    let pairs = items.iter().filter_map(|entry| Some((id(entry)?, entry.get("aliases")?)));
+    let pairs = pairs.flat_map(|(id, aliases)| {
+        aliases.as_array().into_iter().flatten().map(move |alias| (id, alias))
+    });
+    pairs.filter_map(move |(id, alias)| {
+        let alias = alias.as_str().filter(|alias| seen.insert(canonical_name(alias)))?;
+        Some(ModelEntry {
+            id: alias.to_owned(),
+            upstream_id: Some(id.to_owned()),
+            context_length: contexts.get(id).copied(),
+            ..ModelEntry::default()
+        })
+    })
 }
 
 fn id(entry: &Value) -> Option<&str> {
@@ -81,8 +182,13 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn contexts(entries: &Value) -> Vec<(String, Option<u32>)> {
-        let models = read(entries.as_array().unwrap()).models;
+    fn models(list: &Value) -> Vec<ModelEntry> {
+        let items = take_entries(&mut list.clone()).unwrap();
+        read(&Entries { items, is_cut: false }).models
+    }
+
+    fn contexts(list: &Value) -> Vec<(String, Option<u32>)> {
+        let models = models(list);
         models.into_iter().map(|model| (model.id, model.context_length)).collect()
     }
 
@@ -104,8 +210,7 @@ mod tests {
             ("hosted", Some(4096)),
         ];
         assert_eq!(contexts(&list), expected.map(|(id, length)| (id.to_owned(), length)));
-        let models = read(list.as_array().unwrap()).models;
-        assert_eq!(models[0].capabilities, None, "not reported: assumed, not known");
+        assert_eq!(models(&list)[0].capabilities, None, "not reported: assumed, not known");
     }
 
     #[test]
@@ -129,12 +234,57 @@ mod tests {
             {"id": "c", "state": "loaded", "max_context_length": 2048},
             {"id": "d", "state": "loaded"},
         ]});
-        let list: Vec<Value> = ["a", "b", "c", "d", "e"].map(|id| json!({"id": id})).to_vec();
-        let mut models = read(&list).models;
+        let mut models = models(&json!(["a", "b", "c", "d", "e"].map(|id| json!({"id": id}))));
         add_lm_studio_contexts(&page, &mut models);
         let lengths: Vec<Option<u32>> = models.iter().map(|model| model.context_length).collect();
         assert_eq!(lengths, [Some(4096), Some(8192), Some(2048), None, None]);
         add_lm_studio_contexts(&json!({"error": "no such page"}), &mut models);
         assert_eq!(models[0].context_length, Some(4096), "what was known stays");
+    }
+
+    #[test]
+    fn list_is_under_data_or_models_or_bare() {
+        for list in [
+            json!({"object": "list", "data": [{"id": "m"}]}),
+            json!({"models": [{"name": "m"}]}),
+            json!({"models": [{"name": "m", "model": "x"}], "data": [{"id": "m"}]}),
+            json!({"data": null, "models": [{"name": "m"}]}),
+            json!([{"id": "m"}]),
+        ] {
+            assert_eq!(contexts(&list), [("m".to_owned(), None)], "{list}");
+            assert_eq!(entries(&list).unwrap().len(), 1);
+        }
+        for list in [json!({}), json!({"data": {}}), json!("m"), json!(null)] {
+            assert!(take_entries(&mut list.clone()).is_none(), "{list}");
+        }
+    }
+
+    #[test]
+    fn next_page_is_after_the_last_model() {
+        let items = [json!({"id": "a"}), json!({"id": "b c"})];
+        let next = |page: Value| following(&page, &items);
+        assert_eq!(next(json!({"has_more": true, "last_id": "z"})).as_deref(), Some("z"));
+        assert_eq!(next(json!({"has_more": true})).as_deref(), Some("b c"));
+        assert_eq!(next(json!({"has_more": false, "last_id": "z"})), None);
+        assert_eq!(next(json!({"last_id": "z"})), None);
+        assert_eq!(next(json!([])), None);
+        assert_eq!(page_after("b c"), "/v1/models?limit=1000&after_id=b%20c");
+    }
+
+    #[test]
+    fn other_names_of_a_model_are_known_unless_they_are_models() {
+        let list = json!([
+            {"id": "large-2411", "aliases": ["large-latest", "Large-2411", "large-latest", 5]},
+            {"id": "small-latest", "aliases": ["small-2409"]},
+            {"id": "small-2409", "aliases": ["small-latest", "large-latest"]},
+            {"id": "plain", "aliases": null},
+        ]);
+        let models = models(&list);
+        let names: Vec<(&str, Option<&str>)> =
+            models.iter().map(|one| (one.id.as_str(), one.upstream_id.as_deref())).collect();
+        assert_eq!(names[4..], [("large-latest", Some("large-2411"))]);
+        assert_eq!(names.len(), 5);
+        let items = take_entries(&mut list.clone()).unwrap();
+        assert_eq!(read(&Entries { items, is_cut: true }).dropped.over_limit, 1);
     }
 }

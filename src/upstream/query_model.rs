@@ -31,7 +31,7 @@ pub(crate) fn with_query_model(target: &str, name: &str) -> String {
 }
 
 /// Writes a value of a query; what commonly stands in the name of a model stays readable.
-fn percent_encode(value: &str, written: &mut String) {
+pub(crate) fn percent_encode(value: &str, written: &mut String) {
     for byte in value.bytes() {
         if byte.is_ascii_alphanumeric() || b"-._~:/@".contains(&byte) {
             written.push(char::from(byte));

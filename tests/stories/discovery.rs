@@ -425,6 +425,38 @@ fn models_of_an_ollama_serve_before_it_has_shown_their_details() {
 }
 
 #[test]
+fn every_page_of_a_list_is_read_and_other_names_of_a_model_serve() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let page = |target: &str| {
+                Some(match target.split(' ').nth(1)? {
+                    "/v1/models" => json!({"data": [{"id": "a"}], "has_more": true}),
+                    "/v1/models?limit=1000&after_id=a" => json!({"data": [
+                        {"id": "b-2411", "max_context_length": 100, "aliases": ["b-latest", "a"]},
+                    ], "has_more": false}),
+                    _ => json!({"object": "chat.completion", "choices": [
+                        {"index": 0, "message": {"role": "assistant", "content": "x"}},
+                    ]}),
+                })
+            };
+            // A connection closed without a request is no failure.
+            drop(respond_once(stream, page));
+        }
+    });
+    let yaml = format!("backends: [{{ name: one, url: \"http://{address}\", engine: openai }}]");
+    let penstock = Penstock::start(&yaml);
+    for name in ["a", "b-2411", "b-latest"] {
+        assert_eq!(penstock.chat(name).status, 200, "{name}");
+        assert_eq!(penstock.get(&format!("/v1/models/{name}")).status, 200, "{name}");
+    }
+    let long = penstock.post(CHAT, &chat("b-latest", &"x".repeat(2000)));
+    assert_eq!(long.error_code(), "context_length_exceeded");
+    assert_eq!(penstock.post(CHAT, &chat("a", &"x".repeat(2000))).status, 200, "a is a model");
+}
+
+#[test]
 fn requests_succeed_while_model_lists_change() {
     let (lists, steady) = (Lists::start(&["m", "x"]), engine("steady", &["m"]));
     let yaml = format!(

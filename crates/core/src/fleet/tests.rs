@@ -75,6 +75,25 @@ fn topology_in_use_does_not_change() {
 }
 
 #[test]
+fn discovered_alias_is_another_name_of_its_model() {
+    let fleet = fleet_of(
+        "backends: [{name: x, url: \"http://a\"}, {name: y, url: \"http://b\"}, \
+         {name: z, url: \"http://c\", models: [{id: own, upstream_id: big}, big]}]",
+    );
+    let alias = |id: &str, of: &str| ModelEntry { upstream_id: Some(of.to_owned()), ..entry(id) };
+    let of_x = [entry("big"), alias("latest", "big"), alias("taken", "big"), alias("far", "none")];
+    fleet.learn_models(id_of(&fleet, "x"), &of_x);
+    fleet.learn_models(id_of(&fleet, "y"), &[entry("taken"), entry("big")]);
+    let fleet = fleet.topology();
+    assert_eq!(fleet.model_id("latest"), fleet.model_id("big"));
+    assert_eq!(model(&fleet, "latest").serving.len(), 3, "every backend of the model");
+    assert_eq!(&*model(&fleet, "taken").name, "taken", "a model's own name comes first");
+    assert_eq!(model(&fleet, "taken").serving.len(), 1);
+    assert_eq!(&*model(&fleet, "far").name, "far", "the backend lists no such model");
+    assert_eq!(&*model(&fleet, "own").name, "own", "a declared model is no alias");
+}
+
+#[test]
 fn declared_facts_win_over_discovered_ones() {
     let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\", models: \

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use ahash::HashMap;
+use ahash::{HashMap, HashSet};
 use penstock_api::units::Timestamp;
 use penstock_api::{CanonicalName, canonical_name, default_tag_forms};
 use penstock_config::tls::ClientTls;
@@ -55,6 +55,16 @@ impl Backend {
     /// Returns whether its engine, configured or detected, has Ollama's pages and commands.
     pub fn is_ollama(&self) -> bool {
         self.state.engine(self.config.engine).row().has_ollama_pages
+    }
+
+    /// Returns the ids that discovery found on it, if it knows some of its models by several names;
+    /// an entry whose `upstream_id` is one of them is another name of that model. Declared models
+    /// are different ones, even with one `upstream_id`.
+    fn models_with_aliases(&self) -> HashSet<&str> {
+        let models = self.models.iter().flat_map(|models| models.iter());
+        let has_aliases =
+            self.config.models.is_none() && models.clone().any(|one| one.upstream_id.is_some());
+        models.filter(|_| has_aliases).map(|one| one.id.as_str()).collect()
     }
 
     /// Returns its configuration, or `config` if that differs: connections are kept by it.
@@ -164,8 +174,14 @@ impl Topology {
         );
         let mut order: Vec<Box<str>> = Vec::new();
         let mut serving: HashMap<Box<str>, Vec<Serving>> = HashMap::default();
+        let mut aliases: Vec<(Box<str>, Box<str>)> = Vec::new();
         for (index, backend) in backends.iter().enumerate() {
+            let ids = backend.models_with_aliases();
             for entry in backend.models.iter().flat_map(|models| models.iter()) {
+                if let Some(model) = entry.upstream_id.as_deref().filter(|id| ids.contains(id)) {
+                    aliases.push((entry.id.as_str().into(), model.into()));
+                    continue;
+                }
                 let row = serve(index, backend, entry, rules, &mut carried);
                 let key = names.key(&entry.id);
                 let rows = serving.entry(key).or_insert_with_key(|key| {
@@ -196,7 +212,17 @@ impl Topology {
             let folded = Some(key).filter(|_| fits == Some(1));
             topology.add(folded, rows, &carried, rules);
         }
+        for (alias, model) in aliases {
+            topology.add_alias(alias, &model);
+        }
         topology
+    }
+
+    /// Adds another name that a backend knows a model by, unless a model has that name.
+    fn add_alias(&mut self, alias: Box<str>, model: &str) {
+        if let (None, Some(id)) = (self.model_id(&alias), self.model_id(model)) {
+            self.by_name.insert(alias, id);
+        }
     }
 
     /// Adds a model, named as its first backend lists it. `folded` is the common key of other

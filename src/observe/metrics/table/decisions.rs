@@ -41,7 +41,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         "penstock_backend_models_dropped",
         &["backend", "reason"],
         |_, scrape| dropped_models(scrape),
-        "model ids of the backend's last list that are not used; `reason` is too_long (over 256 bytes), unprintable, duplicate or over_limit",
+        "model ids of the backend's last list that are not used; `reason` is too_long (over 256 bytes), unprintable, duplicate or over_limit (pages that are not read count as one)",
     ),
     gauge(
         "penstock_backend_adapters_dropped",
