@@ -2,6 +2,7 @@
 
 use penstock_api::default_tag_forms;
 use penstock_core::fleet::{Model, Topology};
+use penstock_core::routing::SplitPoint;
 
 use crate::proxy::flow::RequestContext;
 
@@ -26,12 +27,15 @@ pub(crate) fn visible_models<'a>(
 ) -> Vec<(&'a str, &'a Model)> {
     let own = topology.models().iter().map(|model| (&*model.name, model));
     let names = &ctx.generation.router.names;
+    // A pattern may cover the name that an alias leads to.
+    let model_of =
+        |target| topology.model_id(names.resolve(target, topology, SplitPoint::default()));
     let splits = names.splits().filter_map(|(alias, split)| {
         let mut targets = split.branches().map(|(target, _)| target);
-        Some((alias, targets.find(|target| topology.model_id(target).is_some())?))
+        Some((alias, targets.find(|target| model_of(target).is_some())?))
     });
     let aliases = names.aliases().chain(splits).filter_map(|(alias, target)| {
-        let model = topology.model_id(target).and_then(|id| topology.model(id))?;
+        let model = model_of(target).and_then(|id| topology.model(id))?;
         // A name that is a model, too, is listed as one.
         topology.model_id(alias).is_none().then_some((alias, model))
     });

@@ -168,12 +168,12 @@ fn unserved_alias_error_names_alias_and_target() {
 
 #[test]
 fn patterns_cover_names_that_no_backend_serves() {
-    let routing =
-        r#"aliases: { "*": a, "gpt-*": b, "gpt-4?": c, gpt-4o: a }, fallbacks: { b: [c] }"#;
+    let routing = r#"aliases: { "*": a, "gpt-*": b, "gpt-4?": c, gpt-4o: a, best: gpt-4x }, fallbacks: { b: [c] }"#;
     let fleet = Fleet::start(routing, &[]);
     for (name, wanted) in [
         ("gpt-4o", "a"),
         ("gpt-4x", "c"),
+        ("best", "c"),
         ("gpt-3.5-turbo", "b"),
         ("claude-3", "a"),
         ("b", "b"),
@@ -191,7 +191,7 @@ fn patterns_cover_names_that_no_backend_serves() {
         .iter()
         .map(|model| model["id"].as_str().unwrap())
         .collect();
-    assert_eq!(ids, ["a", "b", "c", "gpt-4o"], "a pattern is never listed");
+    assert_eq!(ids, ["a", "b", "best", "c", "gpt-4o"], "a pattern is never listed");
     let fleet = Fleet::start(routing, &["b"]);
     let response = fleet.penstock.chat("gpt-5");
     assert_eq!(

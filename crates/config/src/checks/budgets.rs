@@ -61,7 +61,7 @@ fn check_budget(config: &Config, budget: &BudgetConfig, item: &Node, reader: &mu
         reader.warn(item.key_place("per"), Warning::BudgetWithoutClients { budget, per });
     }
     if let (Some(model), Some(declared)) = (&budget.model, declared_models(config))
-        && resolve(&config.routing, model).is_disjoint(&declared)
+        && resolve(&config.routing, Some(&declared), model).is_disjoint(&declared)
     {
         let (budget, model) = (name(), model.clone());
         reader.warn(item.key_place("model"), Warning::UnknownBudgetModel { budget, model });

@@ -1,5 +1,6 @@
 //! Rules about model names: aliases and fallback chains against the declared models.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::sections::Config;
@@ -7,6 +8,7 @@ use crate::sections::aliases::AliasTargets;
 use crate::sections::routing::{BY_MODEL, RoutingConfig};
 use crate::syntax::document::{KeyPlaces, Node};
 use crate::syntax::errors::Problem;
+use crate::syntax::glob::ModelGlob;
 use crate::syntax::reader::Reader;
 use crate::syntax::source_place::SourcePlace;
 use crate::syntax::suggest::nearest;
@@ -38,7 +40,7 @@ fn check_members(config: &Config, declared: &BTreeSet<&str>, node: &Node, reader
     for (model, settings) in &config.models {
         let items = node.at(model).at("ensemble").items();
         for (member, item) in settings.ensemble.iter().zip(items) {
-            if resolve(&config.routing, member).is_disjoint(declared) {
+            if resolve(&config.routing, Some(declared), member).is_disjoint(declared) {
                 let (model, member) = (model.clone(), member.clone());
                 reader.warn(&item.place, Warning::UnknownMember { model, member });
             }
@@ -144,11 +146,38 @@ fn check_path<'a>(
     }
 }
 
-/// Returns the models that a name resolves to, after at most [`ALIAS_HOPS`] aliases.
-pub(super) fn resolve<'a>(routing: &'a RoutingConfig, name: &'a str) -> BTreeSet<&'a str> {
-    let paths = alias_paths(routing, name);
-    let reached = paths.iter().filter_map(|path| path.iter().take(ALIAS_HOPS + 1).next_back());
-    reached.copied().collect()
+/// Returns the models that a name resolves to, after at most [`ALIAS_HOPS`] aliases. A pattern
+/// applies to names that no backend serves: known if all models are `declared`.
+pub(super) fn resolve<'a>(
+    routing: &'a RoutingConfig,
+    declared: Option<&BTreeSet<&str>>,
+    name: &'a str,
+) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut open = vec![(name, ALIAS_HOPS)];
+    while let Some((name, left)) = open.pop() {
+        for path in alias_paths(routing, name) {
+            let hops = (path.len() - 1).min(left);
+            let Some(last) = path.get(hops).copied() else { continue };
+            let is_model = declared.is_none_or(|declared| declared.contains(last));
+            match covering(routing, last).filter(|_| !is_model && hops < left) {
+                // One hop less for the pattern itself.
+                Some(targets) => {
+                    open.extend(targets.0.iter().map(|to| (to.to.as_str(), left - hops - 1)));
+                }
+                None => _ = reached.insert(last),
+            }
+        }
+    }
+    reached
+}
+
+/// Returns the targets of the most specific pattern that covers a name.
+fn covering<'a>(routing: &'a RoutingConfig, name: &str) -> Option<&'a AliasTargets> {
+    let patterns = routing.aliases.iter().filter(|(alias, _)| ModelGlob::is_pattern(alias));
+    let patterns = patterns.map(|(alias, targets)| (ModelGlob::new(alias), targets));
+    let covering = patterns.filter(|(glob, _)| glob.matches(name));
+    covering.min_by_key(|(glob, _)| Reverse(glob.specificity())).map(|(_, targets)| targets)
 }
 
 /// Returns every declared model; `None` if a backend relies on discovery.
@@ -173,7 +202,8 @@ fn check_targets(
             let target = path.iter().take(ALIAS_HOPS + 1).next_back().copied().unwrap_or(alias);
             // A fallback serves what the target cannot.
             let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
-            if !declared.contains(target) && !has_chain {
+            let is_served = || !resolve(routing, Some(declared), target).is_disjoint(declared);
+            if !declared.contains(target) && !has_chain && !is_served() {
                 let (place, target) = (places.place(alias), target.to_owned());
                 reader.warn(place, Warning::DeadAlias { alias: alias.clone(), target });
             }
@@ -198,8 +228,8 @@ fn check_fallbacks(
         let mut served = 0;
         for (fallback, item) in chain.iter().zip(node.at(model).items()) {
             let (model, fallback, reached) =
-                (model.clone(), fallback.clone(), resolve(routing, fallback));
-            if reached == resolve(routing, &model) {
+                (model.clone(), fallback.clone(), resolve(routing, declared, fallback));
+            if reached == resolve(routing, declared, &model) {
                 reader.warn(&item.place, Warning::SelfFallback { model, fallback });
             } else if declared.is_some_and(|declared| reached.is_disjoint(declared)) {
                 reader.warn(&item.place, Warning::UnknownFallback { model, fallback });

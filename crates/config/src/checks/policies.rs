@@ -96,7 +96,8 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
     // Discovery may find models of any name.
     let Some(declared) = declared_models(config) else { return };
     for model in &declared {
-        let is_met = config.policies.iter().any(|policy| is_about(config, policy, model));
+        let is_met =
+            config.policies.iter().any(|policy| is_about(config, &declared, policy, model));
         if !is_met {
             reader.warn(place, Warning::NoPolicy { model: (*model).to_owned() });
         }
@@ -106,10 +107,10 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
         // A policy for some clients leaves the fallback to the others.
         let for_all = |policy: &&PolicyConfig| policy.keys.is_empty() && policy.teams.is_empty();
         let mut policies = config.policies.iter().filter(for_all);
-        let policy = policies.find(|policy| is_about(config, policy, model));
+        let policy = policies.find(|policy| is_about(config, &declared, policy, model));
         let Some(policy) = policy else { continue };
         for (fallback, item) in chain.iter().zip(fallbacks.at(model).items()) {
-            let reached = resolve(&config.routing, fallback);
+            let reached = resolve(&config.routing, Some(&declared), fallback);
             let mut backends = config.backends.iter().filter(|backend| {
                 let mut models = backend.models.iter().flatten();
                 models.any(|one| reached.contains(one.id.as_str()))
@@ -126,8 +127,13 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
 }
 
 /// Returns whether a policy is about a model, by its name or by one of the backends' names for it.
-fn is_about(config: &Config, policy: &PolicyConfig, model: &str) -> bool {
-    let reached = resolve(&config.routing, model);
+fn is_about(
+    config: &Config,
+    declared: &BTreeSet<&str>,
+    policy: &PolicyConfig,
+    model: &str,
+) -> bool {
+    let reached = resolve(&config.routing, Some(declared), model);
     let names = reached.iter().copied().chain([model]);
     let entries = config.backends.iter().flat_map(|backend| backend.models.iter().flatten());
     let upstream = entries.filter(|one| reached.contains(one.id.as_str()));

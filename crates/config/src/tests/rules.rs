@@ -183,6 +183,31 @@ fn useless_fallbacks_warn() {
 }
 
 #[test]
+fn patterns_serve_the_names_that_chains_and_aliases_lead_to() {
+    let warned = |aliases: &str, routing: &str| {
+        warnings(&format!(
+            "backends: [{{url: http://a, models: [m, n]}}]\n\
+             models: {{m: {{ensemble: [gpt-1, n]}}}}\n\
+             routing: {{aliases: {{{aliases}}}{routing}}}"
+        ))
+    };
+    let chain = ", fallbacks: {gone: [gpt-4o]}";
+    assert_eq!(warned("'gpt-*': n, best: gpt-4o-mini", chain), Vec::<String>::new());
+    // The most specific pattern counts, and what it leads to may need another one.
+    assert_eq!(warned("'gpt-*': x, 'x*': n", chain), Vec::<String>::new());
+    let dead = warned("'gpt-*': n, 'gpt-4*': x, best: gpt-4o-mini", chain);
+    assert!(
+        dead.iter().any(|one| one.contains("alias 'best' resolves to 'gpt-4o-mini'")),
+        "{dead:?}"
+    );
+    assert!(dead.iter().any(|one| one.contains("in the fallback chain of 'gone'")), "{dead:?}");
+    let cycle = warned("'gpt-*': gpt-5", "");
+    assert!(cycle.iter().any(|one| one.contains("alias 'gpt-*' resolves to 'gpt-5'")), "{cycle:?}");
+    let same = warned("'gpt-*': n", ", fallbacks: {n: [gpt-4o]}");
+    assert!(same.iter().any(|one| one.contains("contains the model itself")), "{same:?}");
+}
+
+#[test]
 fn duplicate_backends_are_refused() {
     let error =
         load("backends:\n- {name: x, url: http://a}\n- {name: x, url: http://b}").unwrap_err();

@@ -325,13 +325,13 @@ impl ModelNames<'_> {
     fn policies(&self, all: &ModelPolicies) -> u64 {
         let Self { requested, names, fleet, split } = *self;
         let hops = names.hops(requested, fleet, split);
-        let target = hops.last().map_or(requested, |hop| &**hop);
+        let target = hops.last().unwrap_or(requested);
         let model = fleet.model_id(target).and_then(|id| fleet.model(id));
-        let given = std::iter::once(requested).chain(hops.iter().map(|hop| &**hop));
+        let given = std::iter::once(requested).chain(hops.iter());
         match model {
             // A reload may have given the fleet other policies than this request has.
             Some(model) if fleet.policies == all.version() => {
-                let is_own = hops.is_empty() && *requested == *model.name;
+                let is_own = hops.last().is_none() && *requested == *model.name;
                 if is_own { model.policies } else { model.policies | all.matching(given) }
             }
             Some(model) => all.matching(given.chain(model.listed_names())),

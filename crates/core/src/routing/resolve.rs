@@ -1,5 +1,6 @@
 //! Resolves names before candidates are considered: aliases (at most three hops), patterns for
-//! families of names, and fallback chains.
+//! families of names, and fallback chains. A name at the end of an alias is resolved as if a client
+//! had sent it: a pattern that covers it applies.
 
 use std::collections::BTreeMap;
 
@@ -96,6 +97,32 @@ impl<'a> Split<'a> {
     }
 }
 
+/// The names on the way from a name to its model, without the first: along exact aliases, then
+/// through a pattern, and so on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Hops<'a> {
+    parts: [&'a [Box<str>]; ALIAS_HOPS],
+}
+
+impl<'a> Hops<'a> {
+    pub(super) fn iter(self) -> impl DoubleEndedIterator<Item = &'a str> + Clone {
+        self.parts.into_iter().flatten().map(|hop| &**hop)
+    }
+
+    /// The name of the model; `None` without any hop.
+    pub(super) fn last(self) -> Option<&'a str> {
+        self.iter().next_back()
+    }
+}
+
+/// The next part of the way from a name.
+enum Step<'a> {
+    /// The names that exact aliases lead over.
+    Exact(&'a [Box<str>]),
+    /// A split or a pattern.
+    Other(&'a Alias),
+}
+
 impl Names {
     /// Returns whether an alias shares its requests among several models.
     pub fn has_splits(&self) -> bool {
@@ -142,7 +169,7 @@ impl Names {
         if self.aliases.is_empty() && self.splits.is_empty() && self.patterns.is_empty() {
             return name;
         }
-        self.hops(name, fleet, point).last().map_or(name, |target| target)
+        self.hops(name, fleet, point).last().unwrap_or(name)
     }
 
     /// Returns whether `name` is an exact alias.
@@ -151,21 +178,52 @@ impl Names {
     }
 
     /// Returns the split of requests for `name`; `None` if all go to one model.
-    pub fn split(&self, name: &str, fleet: &Topology) -> Option<Split<'_>> {
-        let alias = match self.aliases.get(name) {
-            Some(_) => None,
-            None => self.split_or_pattern(name, fleet),
-        };
-        alias.filter(|alias| alias.branches.len() > 1).map(Alias::to_split)
+    pub fn split<'a>(&'a self, name: &'a str, fleet: &Topology) -> Option<Split<'a>> {
+        let mut name = name;
+        for _ in 0..ALIAS_HOPS {
+            let hops = match self.step(name, fleet)? {
+                Step::Exact(hops) => hops,
+                Step::Other(alias) => match &*alias.branches {
+                    [one] => &one.hops,
+                    _ => return Some(alias.to_split()),
+                },
+            };
+            name = hops.last()?;
+        }
+        None
     }
 
-    /// Returns the names on the way from `name`, without it; empty for a model.
-    pub(super) fn hops(&self, name: &str, fleet: &Topology, point: SplitPoint) -> &[Box<str>] {
-        if let Some(hops) = self.aliases.get(name) {
-            return hops;
+    /// Returns the names on the way from `name`, without it; none for a model. A cycle through a
+    /// pattern ends at the third hop.
+    pub(super) fn hops<'a>(
+        &'a self,
+        name: &'a str,
+        fleet: &Topology,
+        point: SplitPoint,
+    ) -> Hops<'a> {
+        let (mut way, mut left, mut name) = (Hops::default(), ALIAS_HOPS, name);
+        for part in &mut way.parts {
+            let hops = match self.step(name, fleet) {
+                Some(Step::Exact(hops)) => hops,
+                Some(Step::Other(alias)) => alias.branch(point).map_or(&[][..], |one| &one.hops),
+                None => break,
+            };
+            let hops = hops.get(..left).unwrap_or(hops);
+            let Some(last) = hops.last() else { break };
+            (*part, name, left) = (hops, last, left - hops.len());
+            // Without patterns an alias has been followed to its end.
+            if left == 0 || self.patterns.is_empty() {
+                break;
+            }
         }
-        let branch = self.split_or_pattern(name, fleet).and_then(|alias| alias.branch(point));
-        branch.map_or(&[], |branch| &branch.hops)
+        way
+    }
+
+    fn step(&self, name: &str, fleet: &Topology) -> Option<Step<'_>> {
+        match self.aliases.get(name) {
+            Some(hops) => Some(Step::Exact(hops)),
+            None => self.split_or_pattern(name, fleet).map(Step::Other),
+        }
     }
 
     fn split_or_pattern(&self, name: &str, fleet: &Topology) -> Option<&Alias> {
@@ -188,7 +246,7 @@ impl Names {
             return &[];
         }
         let hops = self.hops(name, fleet, point);
-        let mut back = hops.iter().rev().map(|hop| &**hop).chain(std::iter::once(name));
+        let mut back = hops.iter().rev().chain(std::iter::once(name));
         // The name may differ in case from the model's, which has the fallbacks.
         let own = || fleet.model(fleet.model_id(name)?).map(|model| &*model.name);
         let chain = back.find_map(|hop| self.chains.get(hop));
@@ -212,113 +270,4 @@ impl Names {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use penstock_config::AliasTarget;
-    use proptest::prelude::*;
-
-    const AT: SplitPoint = SplitPoint(0);
-
-    fn names(aliases: &[(&str, &str)], fallbacks: &[(&str, &[&str])]) -> Names {
-        let text = |(from, to): &(&str, &str)| ((*from).to_owned(), AliasTargets::from(*to));
-        let chain = |(from, to): &(&str, &[&str])| {
-            ((*from).to_owned(), to.iter().map(|name| (*name).to_owned()).collect())
-        };
-        Names::new(&aliases.iter().map(text).collect(), &fallbacks.iter().map(chain).collect())
-    }
-
-    #[test]
-    fn aliases_are_followed_three_hops() {
-        let none = Topology::default();
-        let names = names(&[("a", "b"), ("b", "c"), ("c", "d"), ("d", "e")], &[]);
-        assert_eq!(names.resolve("a", &none, AT), "d", "three hops, then the name reached is used");
-        assert_eq!(names.resolve("c", &none, AT), "e");
-        assert_eq!(names.resolve("x", &none, AT), "x");
-    }
-
-    #[test]
-    fn a_chain_is_looked_up_under_the_target_then_back_along_the_alias() {
-        let none = Topology::default();
-        let names = names(
-            &[("claude-3-opus", "llama3:70b"), ("gpt-4", "qwen")],
-            &[("claude-3-opus", &["mistral:7b"]), ("qwen", &["llama3:8b"]), ("empty", &[])],
-        );
-        assert_eq!(names.chain("claude-3-opus", &none, AT)[0].as_ref(), "mistral:7b");
-        assert_eq!(names.chain("gpt-4", &none, AT)[0].as_ref(), "llama3:8b");
-        assert!(names.chain("empty", &none, AT).is_empty(), "an empty chain is no chain");
-        assert!(
-            names.chain("llama3:70b", &none, AT).is_empty(),
-            "the model is requested by its own name"
-        );
-    }
-
-    #[test]
-    fn the_most_specific_pattern_counts_after_exact_aliases() {
-        let none = Topology::default();
-        let names = names(
-            &[
-                ("*", "tiny"),
-                ("gpt-*", "llama3:70b"),
-                ("gpt-4?", "qwen"),
-                ("gpt-4o", "a"),
-                ("a", "b"),
-            ],
-            &[("llama3:70b", &["mistral:7b"])],
-        );
-        for (name, model) in [
-            ("gpt-4o", "b"),
-            ("gpt-4x", "qwen"),
-            ("gpt-4-turbo", "llama3:70b"),
-            ("claude", "tiny"),
-            ("tiny", "tiny"),
-        ] {
-            assert_eq!(names.resolve(name, &none, AT), model, "{name}");
-        }
-        assert_eq!(names.chain("gpt-5", &none, AT)[0].as_ref(), "mistral:7b");
-        assert_eq!(names.aliases().count(), 2, "a pattern is never listed as a model");
-    }
-
-    #[test]
-    fn split_leads_to_each_model_with_its_chain() {
-        let target = |to: &str, weight| AliasTarget { to: to.to_owned(), weight };
-        let split = AliasTargets(vec![target("a", 1), target("b", 1)]);
-        let aliases = [
-            ("gpt".to_owned(), split.clone()),
-            ("old".to_owned(), AliasTargets::from("gpt")),
-            ("b".to_owned(), AliasTargets::from("c")),
-            ("o*".to_owned(), split),
-        ];
-        let fallbacks = [("c".to_owned(), vec!["d".to_owned()])].into_iter().collect();
-        let (names, none) =
-            (Names::new(&aliases.into_iter().collect(), &fallbacks), Topology::default());
-        let mut seen = [0, 0];
-        for point in (0..1000).map(SplitPoint) {
-            let model = names.resolve("gpt", &none, point);
-            assert_eq!(names.resolve("old", &none, point), model, "an alias of it splits alike");
-            assert_eq!(names.chain("gpt", &none, point).is_empty(), model == "a");
-            seen[usize::from(model == "c")] += 1;
-        }
-        assert!(seen.iter().all(|count| *count > 400), "{seen:?}");
-        let branches = |name| names.split(name, &none).unwrap().branches().collect::<Vec<_>>();
-        assert_eq!(branches("old"), [("a", 1), ("c", 1)]);
-        assert_eq!(branches("o3-mini"), [("a", 1), ("c", 1)]);
-        assert!(names.split("b", &none).is_none());
-        assert_eq!((names.aliases().count(), names.splits().count()), (1, 2));
-    }
-
-    proptest! {
-        #[test]
-        fn resolution_ends_for_any_aliases(
-            pairs in proptest::collection::btree_map("[a-e]", "[a-e]", 0..6), name in "[a-e]"
-        ) {
-            let aliases = pairs.iter().map(|(from, to)| (from.clone(), AliasTargets::from(&**to)));
-            let names = Names::new(&aliases.collect(), &BTreeMap::new());
-            let mut slow = name.clone();
-            for _ in 0..ALIAS_HOPS {
-                let Some(next) = pairs.get(&slow) else { break };
-                slow.clone_from(next);
-            }
-            prop_assert_eq!(names.resolve(&name, &Topology::default(), AT), slow);
-        }
-    }
-}
+mod tests;
