@@ -6,7 +6,7 @@ mod local_response;
 mod model_list;
 mod request_head;
 mod target;
-mod unknown_path;
+pub(crate) mod unknown_path;
 
 use std::net::IpAddr;
 use std::sync::Arc;

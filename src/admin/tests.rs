@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
 use super::*;
+use crate::data_port::unknown_path::ADMIN_PATHS;
 use crate::observe::ledger::Ledger;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::ProxyParts;
@@ -21,6 +22,15 @@ const FLEET: &str = "limits: { max_body_size: 4KiB }\n\
     backends:\n\
     - { name: eye, url: 'http://127.0.0.1:1', api_key: hush, models: [{ id: m }] }\n\
     - { name: ear, url: 'http://127.0.0.1:2' }\n";
+
+#[test]
+fn data_port_knows_every_path() {
+    let mut own: Vec<&str> = ENDPOINTS.iter().flat_map(|row| row.paths).copied().collect();
+    // Several methods of a path are several rows. The root is a path of both ports.
+    own.dedup();
+    own.retain(|path| *path != "/");
+    assert_eq!(own, ADMIN_PATHS, "the hint for an unknown path names this port");
+}
 
 struct Port {
     address: std::net::SocketAddr,

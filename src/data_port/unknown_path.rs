@@ -11,24 +11,43 @@ use crate::data_port::target::Target;
 /// The maximum length of a path with such a mistake.
 const MAX_PATH: usize = 200;
 
-/// Pages of the admin port.
-const ADMIN_PAGES: &[&str] = &[
-    "/metrics",
+/// The paths of the admin port, in the order of its table; a test there compares them.
+pub(crate) const ADMIN_PATHS: &[&str] = &[
     "/dashboard",
+    "/metrics",
+    "/health/live",
+    "/livez",
+    "/live",
+    "/health/ready",
+    "/readyz",
+    "/ready",
+    "/health",
+    "/version",
     "/fleet",
     "/decisions",
-    "/config",
-    "/version",
+    "/shadow",
     "/explain",
     "/quote",
-    "/reload",
-    "/upgrade",
     "/usage",
-    "/shadow",
-    "/health/live",
-    "/health/ready",
-    "/livez",
-    "/readyz",
+    "/budgets",
+    "/api/usage",
+    "/api/usage-stream",
+    "/api/token_counts",
+    "/api/stats",
+    "/api/config",
+    "/api/aggregate_time_series_days",
+    "/api/cache/stats",
+    "/api/cache/invalidate",
+    "/config",
+    "/backends/{name}/drain",
+    "/backends/{name}/resume",
+    "/keys",
+    "/keys/{name}",
+    "/keys/{name}/rotate",
+    "/revoked_tokens",
+    "/revoked_tokens/{name}",
+    "/upgrade",
+    "/reload",
 ];
 
 /// The hint that the message about an unknown path adds; empty if there is none.
@@ -37,7 +56,7 @@ pub(crate) fn hint(path: &str, passthrough: &Passthrough, compat: Compat) -> Cow
         return "".into();
     }
     let plain = without_extra_slashes(path);
-    if ADMIN_PAGES.contains(&plain.as_str()) {
+    if ADMIN_PATHS.iter().any(|known| is_path(known, &plain)) {
         return "; this is a page of the admin port (`admin.listen`)".into();
     }
     let is_served = |path: &str| {
@@ -56,6 +75,15 @@ pub(crate) fn hint(path: &str, passthrough: &Passthrough, compat: Compat) -> Cow
         }
         None => "".into(),
     }
+}
+
+/// Returns whether `path` is the one that `known` describes, in which `{name}` is any segment.
+fn is_path(known: &str, path: &str) -> bool {
+    let (mut wanted, mut given) = (known.split('/'), path.split('/'));
+    let is_alike = wanted
+        .by_ref()
+        .all(|wanted| given.next().is_some_and(|segment| wanted == segment || wanted == "{name}"));
+    is_alike && given.next().is_none()
 }
 
 /// The path without slashes that follow another one, or end it.
@@ -88,6 +116,11 @@ mod tests {
             ("/v1/api/chat", "; did you mean /api/chat? Leave /v1 out of the client's base URL"),
             ("/metrics", "; this is a page of the admin port (`admin.listen`)"),
             ("/metrics/", "; this is a page of the admin port (`admin.listen`)"),
+            ("/budgets", "; this is a page of the admin port (`admin.listen`)"),
+            ("/backends/gpu-1/drain", "; this is a page of the admin port (`admin.listen`)"),
+            ("/keys/k1", "; this is a page of the admin port (`admin.listen`)"),
+            ("/keys/k1/other", ""),
+            ("/backends/gpu-1", ""),
             ("/favicon.ico", ""),
             ("/v1", ""),
             ("/v2/", ""),
