@@ -201,7 +201,7 @@ impl Call {
         };
         let is_server_error = matches!(failure, Failure::Held(Refusal::ServerError, _));
         let is_allowed = !is_server_error || self.ctx.generation.config.routing.retry_5xx;
-        let is_refused_again = self.has_met_limit && failure.is_busy();
+        let is_refused_again = self.has_met_limit && failure.is_turned_away();
         self.has_met_limit |= failure.is_rate_limit();
         let Self { ctx, request, .. } = self;
         is_allowed && !is_refused_again && may_retry(&mut flow.of_call(ctx), request, failure)

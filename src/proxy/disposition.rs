@@ -196,6 +196,7 @@ const EVENT_STARTS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
 fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
     match ErrorMeaning::read(error, terms.model, terms.body) {
         ErrorMeaning::RateLimited => Refusal::RateLimited,
+        ErrorMeaning::TooLarge => Refusal::TooLarge,
         ErrorMeaning::Overloaded => Refusal::Overloaded,
         ErrorMeaning::ModelMissing => Refusal::ModelMissing,
         ErrorMeaning::Moderated => Refusal::Client,
@@ -248,7 +249,9 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
 /// The reason to hold back a response of this status, by the table of the rule on outcomes; `None`
 /// if it goes to the client.
 fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Refusal> {
+    let meaning = || ErrorMeaning::read(body, terms.model, terms.body);
     match status {
+        429 if meaning() == ErrorMeaning::TooLarge => return Some(Refusal::TooLarge),
         429 => return Some(Refusal::RateLimited),
         503 | 529 => return Some(Refusal::Overloaded),
         _ if !is_judged(terms.operation) => {
@@ -257,7 +260,7 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         _ => {}
     }
     let is_own = terms.key == SentKey::Own;
-    match (status, ErrorMeaning::read(body, terms.model, terms.body)) {
+    match (status, meaning()) {
         // The operator's key is rejected, or its account is empty: other backends have other
         // accounts.
         (401 | 402, _) if is_own => Some(Refusal::KeyRejected),

@@ -44,7 +44,7 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
         Refusal::Forbidden | Refusal::NoWork | Refusal::NoResult | Refusal::ServerError => {
             Outcome::Fault
         }
-        Refusal::OperationMissing | Refusal::Client => Outcome::Client,
+        Refusal::TooLarge | Refusal::OperationMissing | Refusal::Client => Outcome::Client,
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
         Failure::NoResponse { .. } => ErrorCode::UpstreamClosed,
         Failure::Held(Refusal::RateLimited, _) => ErrorCode::BackendsCoolingDown,
         Failure::Held(Refusal::Overloaded, _) => ErrorCode::AllBackendsBusy,
-        Failure::Held(Refusal::Client, _) => ErrorCode::InvalidRequest,
+        Failure::Held(Refusal::TooLarge | Refusal::Client, _) => ErrorCode::InvalidRequest,
         Failure::Held(
             Refusal::KeyRejected
             | Refusal::Forbidden

@@ -112,9 +112,9 @@ pub(crate) async fn send_refusal(flow: &mut Flow<'_>, refused: RefusedHead) -> S
 }
 
 /// Sends a backend's refusal that was held back, with the backend's own `Retry-After`. `is_last`:
-/// every backend that could take the request has been tried. An early retry would try all of them
-/// again, so the response advises against it, unless the wait is short or the backend sends
-/// `x-should-retry`.
+/// every backend that could take the request has been tried, or would refuse it. An early retry
+/// would try them again, so the response advises against it, unless the wait is short or the
+/// backend sends `x-should-retry`.
 pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: bool) -> Served {
     if flow.ctx.record.queue.is_kept_alive {
         return end_with_held(flow, &held).await;

@@ -156,12 +156,12 @@ fn after_attempt(
         AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(flow.ctx.client_gone()),
         AttemptEnd::Failed(failure) => {
             let fleet = Arc::clone(&request.fleet);
-            let is_refused_again = past.has_met_limit && failure.is_busy();
+            let is_refused_again = past.has_met_limit && failure.is_turned_away();
             // After the comparison, which is about the attempts before this one.
             past.has_met_limit |= failure.is_rate_limit();
             // Otherwise every refused request would reach the backends in cooldown. A request that
             // was not refused would fail without them.
-            request.may_probe &= !failure.is_busy();
+            request.may_probe &= !failure.is_turned_away();
             let goes_on = goes_on(flow, request, &failure, is_refused_again);
             let is_last = is_refused_again || decision.candidates <= 1;
             let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });

@@ -85,6 +85,9 @@ pub(crate) struct HeldResponse {
 pub(crate) enum Refusal {
     /// The backend limits the rate of its client. Every other backend may enforce the same limit.
     RateLimited,
+    /// The request is larger than a limit of the client's rate: no wait helps it, and others are
+    /// not limited.
+    TooLarge,
     /// The backend has no room for the request now.
     Overloaded,
     /// The backend does not accept the key that penstock sends, or its account is out of credit:
@@ -153,9 +156,14 @@ impl Failure {
 
     /// Returns whether the backend limits the client's rate. Such a refusal is retried on one other
     /// backend only: a limit of the model or the key would be met everywhere, and every refusal
-    /// starts a cooldown.
+    /// starts a cooldown, or costs another account a request that is too large.
     pub(crate) fn is_rate_limit(&self) -> bool {
-        matches!(self, Self::Held(Refusal::RateLimited, _))
+        matches!(self, Self::Held(Refusal::RateLimited | Refusal::TooLarge, _))
+    }
+
+    /// Returns whether the backend refused the request for a lack of room or for a limit.
+    pub(crate) fn is_turned_away(&self) -> bool {
+        self.is_busy() || self.is_rate_limit()
     }
 
     /// Returns whether the connection ended although the backend may have read the whole request.

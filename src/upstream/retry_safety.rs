@@ -41,6 +41,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
         Failure::NoResponse { is_unread: false, .. } => RetrySafety::IfLostAllowed,
         Failure::Held(refusal, _) => match refusal {
             Refusal::RateLimited
+            | Refusal::TooLarge
             | Refusal::Overloaded
             | Refusal::KeyRejected
             | Refusal::Forbidden

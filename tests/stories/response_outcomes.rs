@@ -134,6 +134,32 @@ fn refusals_that_no_client_caused_go_elsewhere() {
 }
 
 #[test]
+fn request_larger_than_a_limit_costs_others_nothing() {
+    const TOO_LARGE: &str = r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 30000, Requested 45000.","type":"tokens","param":null,"code":"rate_limit_exceeded"}}"#;
+    let limited: Respond = |path, body| match body.contains("large prompt") {
+        true => whole(429, JSON, TOO_LARGE),
+        false => good(path, body),
+    };
+    let (bad, penstock) = beside_a_good_one(limited, "");
+    let large = chat("m", "a large prompt");
+    for requests in 1..3 {
+        assert_eq!(penstock.post(CHAT, &large).status, 200, "the other account may have more room");
+        assert_eq!(penstock.chat("m").status, 200);
+        assert_eq!(bad.take_requests().len(), 2, "{requests}: not paused for the others");
+    }
+    let (only, penstock) = alone(limited, CHATS);
+    for _ in 0..3 {
+        let refused = penstock.post(CHAT, &large);
+        assert_eq!((refused.status, refused.text().as_str()), (429, TOO_LARGE));
+        assert_eq!(refused.header("x-should-retry"), Some("false"));
+        assert_eq!(penstock.chat("m").status, 200);
+    }
+    assert_eq!(only.take_requests().len(), 6);
+    let client = "penstock_attempts_total{backend=\"only\",outcome=\"client\"";
+    assert_eq!(find_metric(&penstock, client), Some(3.0));
+}
+
+#[test]
 fn busy_errors_start_a_cooldown_whatever_their_status() {
     let errors: [Respond; 3] = [
         |_, _| whole(200, JSON, r#"{"error":{"message":"slow down","code":429}}"#),

@@ -1,5 +1,8 @@
 //! The meaning of an engine's error, regardless of its status.
 
+mod request_size;
+
+use request_size::exceeds_limit;
 use serde_json::value::RawValue;
 
 use super::error_body::read_error;
@@ -9,6 +12,8 @@ use super::error_body::read_error;
 pub enum ErrorMeaning {
     /// The backend limits the rate of its client.
     RateLimited,
+    /// The request exceeds a limit by itself: no wait helps it.
+    TooLarge,
     /// The backend has no room for the request now.
     Overloaded,
     /// The backend does not have the model.
@@ -52,12 +57,14 @@ impl ErrorMeaning {
         let lacks_name = names.contains("not_found") && message.starts_with("model:");
         // A number is the status that the backend means, whatever the response has.
         match code.trim() {
-            "429" => return Self::RateLimited,
+            "429" if !exceeds_limit(&message) => return Self::RateLimited,
             "503" | "529" => return Self::Overloaded,
             _ => {}
         }
         if names.contains("model_not_found") || (names_model && lacks) || lacks_name {
             Self::ModelMissing
+        } else if exceeds_limit(&message) {
+            Self::TooLarge
         } else if is_named(MODERATION) || is_said(MODERATION) {
             Self::Moderated
         } else if is_named(RATE_NAMES) || is_said(RATE_PHRASES) {
@@ -72,7 +79,7 @@ impl ErrorMeaning {
     /// Returns the status that a response with this error should have had.
     pub fn status(self) -> u16 {
         match self {
-            Self::RateLimited => 429,
+            Self::RateLimited | Self::TooLarge => 429,
             Self::Overloaded => 503,
             Self::ModelMissing => 404,
             Self::Moderated => 403,
@@ -108,6 +115,10 @@ mod tests {
             ),
             (r#"{"error":{"message":"x","code":429}}"#, ErrorMeaning::RateLimited),
             (r#"{"error":"Too Many Requests"}"#, ErrorMeaning::RateLimited),
+            (
+                r#"{"error":{"message":"Limit 10, Requested 20","code":429}}"#,
+                ErrorMeaning::TooLarge,
+            ),
             (
                 r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
                 ErrorMeaning::Overloaded,

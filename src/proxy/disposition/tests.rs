@@ -93,6 +93,20 @@ fn server_errors_go_elsewhere_only_where_that_is_configured() {
 }
 
 #[test]
+fn request_beyond_a_limit_by_itself_does_not_make_a_backend_busy() {
+    let too_large = r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 30000, Requested 45000.","type":"tokens","code":"rate_limit_exceeded"}}"#;
+    let used_up = too_large.replace("Requested 45000", "Used 29000, Requested 4000");
+    for (body, expected) in [(too_large, Refusal::TooLarge), (&used_up, Refusal::RateLimited)] {
+        for status in [200, 429] {
+            assert_eq!(decided(&chat(), &whole(status, body)), HELD(expected), "{status} {body}");
+        }
+        let passed = ResponseTerms { operation: Operation::Passthrough, ..chat() };
+        assert_eq!(decided(&passed, &whole(429, body)), HELD(expected), "{body}");
+    }
+    assert_eq!(decided(&chat(), &whole(400, too_large)), Disposition::Relay);
+}
+
+#[test]
 fn not_found_is_about_the_model_the_path_or_the_client() {
     let model = r#"{"error":{"message":"The model `m` does not exist","type":"NotFoundError"}}"#;
     let path = r#"{"detail":"Not Found"}"#;

@@ -123,7 +123,9 @@ async fn send_queue_end(
 ) -> Served {
     match last {
         Some(mut last) if last.failure.is_rate_limit() => {
-            if let (Failure::Held(_, held), Some(wait)) = (&mut last.failure, error.retry_after)
+            // No wait helps a request that is too large.
+            let wait = error.retry_after.filter(|_| last.failure.is_busy());
+            if let (Failure::Held(_, held), Some(wait)) = (&mut last.failure, wait)
                 && held.retry_after.is_none()
             {
                 // The backend names no time, and the queue has an estimate of one.
@@ -154,7 +156,7 @@ pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) ->
         Failure::Held(refusal, held) => {
             flow.ctx.record.response.outcome = Some(held_outcome(refusal, held.status));
             let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
-            send_held(flow, held, is_last && is_busy).await
+            send_held(flow, held, is_last && is_busy || refusal == Refusal::TooLarge).await
         }
         // The prompt has cost two engines their connections: it must not be sent again.
         Failure::NoResponse { .. } if flow.ctx.record.routing.lost_connections > 1 => {
