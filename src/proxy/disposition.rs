@@ -197,9 +197,10 @@ fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
     match ErrorMeaning::read(error, terms.model, terms.body) {
         ErrorMeaning::RateLimited => Refusal::RateLimited,
         ErrorMeaning::TooLarge => Refusal::TooLarge,
+        ErrorMeaning::OutOfCredit if terms.key == SentKey::Own => Refusal::KeyRejected,
         ErrorMeaning::Overloaded => Refusal::Overloaded,
         ErrorMeaning::ModelMissing => Refusal::ModelMissing,
-        ErrorMeaning::Moderated => Refusal::Client,
+        ErrorMeaning::OutOfCredit | ErrorMeaning::Moderated => Refusal::Client,
         ErrorMeaning::Other => Refusal::NoWork,
     }
 }
@@ -250,20 +251,28 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
 /// if it goes to the client.
 fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Refusal> {
     let meaning = || ErrorMeaning::read(body, terms.model, terms.body);
+    let is_own = terms.key == SentKey::Own;
     match status {
-        429 if meaning() == ErrorMeaning::TooLarge => return Some(Refusal::TooLarge),
-        429 => return Some(Refusal::RateLimited),
+        429 => {
+            return match meaning() {
+                ErrorMeaning::TooLarge => Some(Refusal::TooLarge),
+                ErrorMeaning::OutOfCredit => is_own.then_some(Refusal::KeyRejected),
+                _ => Some(Refusal::RateLimited),
+            };
+        }
         503 | 529 => return Some(Refusal::Overloaded),
         _ if !is_judged(terms.operation) => {
             return (terms.retries_5xx && status >= 500).then_some(Refusal::ServerError);
         }
         _ => {}
     }
-    let is_own = terms.key == SentKey::Own;
     match (status, meaning()) {
         // The operator's key is rejected, or its account is empty: other backends have other
         // accounts.
         (401 | 402, _) if is_own => Some(Refusal::KeyRejected),
+        (500.., ErrorMeaning::OutOfCredit) if is_own => Some(Refusal::KeyRejected),
+        // Clients can make a backend quote words in a 400: a fault counts for the client alone.
+        (400, ErrorMeaning::OutOfCredit) if is_own => Some(Refusal::Forbidden),
         // Moderation is about the prompt, not about penstock's key.
         (403, ErrorMeaning::Moderated) => None,
         (403, _) if is_own => Some(Refusal::Forbidden),

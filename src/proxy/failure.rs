@@ -39,7 +39,11 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
     match refusal {
         Refusal::RateLimited => busy(429),
         Refusal::Overloaded => busy(503),
-        Refusal::KeyRejected => Outcome::Refused { part: RefusedPart::Backend, status },
+        Refusal::KeyRejected => {
+            // An account without credit may be reported with any status.
+            let status = if status == 401 { 401 } else { 402 };
+            Outcome::Refused { part: RefusedPart::Backend, status }
+        }
         Refusal::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
         Refusal::Forbidden | Refusal::NoWork | Refusal::NoResult | Refusal::ServerError => {
             Outcome::Fault

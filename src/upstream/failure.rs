@@ -91,7 +91,7 @@ pub(crate) enum Refusal {
     /// The backend has no room for the request now.
     Overloaded,
     /// The backend does not accept the key that penstock sends, or its account is out of credit:
-    /// 401 or 402.
+    /// 401, 402, or another status with an error that says so.
     KeyRejected,
     /// The backend forbids the request to penstock's own key: 403.
     Forbidden,

@@ -110,9 +110,11 @@ fn converted_response_that_reports_a_failure_ends_as_one() {
 
 #[test]
 fn refusals_that_no_client_caused_go_elsewhere() {
-    let refusals: [(Respond, &str, usize); 5] = [
+    const NO_CREDIT: &str = r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#;
+    let refusals: [(Respond, &str, usize); 6] = [
         (|_, _| whole(401, JSON, ERROR), "api_key: sk-own", 1),
         (|_, _| whole(402, JSON, ERROR), "api_key: sk-own", 1),
+        (|_, _| whole(429, JSON, NO_CREDIT), "api_key: sk-own", 1),
         (|_, _| whole(403, JSON, ERROR), "api_key: sk-own", 7),
         (
             |_, _| whole(404, JSON, r#"{"error":{"message":"The model `m` does not exist."}}"#),
@@ -126,11 +128,23 @@ fn refusals_that_no_client_caused_go_elsewhere() {
         let met = served_elsewhere(&bad, &penstock, false);
         assert!((1..=most).contains(&met), "{met} of at most {most}");
     }
-    let (_, penstock) = beside_a_good_one(|_, _| whole(401, JSON, ERROR), "api_key: sk-own");
-    assert_eq!(penstock.chat("m").status, 200);
-    let fact = penstock.backend("bad");
-    assert_eq!(fact["cooldown_status"], 401);
-    assert!(fact["cooldown_remaining_s"].as_f64().unwrap() > 50.0);
+    let rejections: [(Respond, u16); 2] =
+        [(|_, _| whole(401, JSON, ERROR), 401), (|_, _| whole(429, JSON, NO_CREDIT), 402)];
+    for (respond, status) in rejections {
+        let (_, penstock) = beside_a_good_one(respond, "api_key: sk-own");
+        assert_eq!(penstock.chat("m").status, 200);
+        let fact = penstock.backend("bad");
+        assert_eq!(fact["cooldown_status"], status);
+        assert!(fact["cooldown_remaining_s"].as_f64().unwrap() > 50.0);
+    }
+    // With the client's key, its account is the client's matter.
+    let passes = "authorization: pass";
+    let (bad, penstock) = beside_a_good_one(|_, _| whole(429, JSON, NO_CREDIT), passes);
+    for _ in 0..3 {
+        let refused = penstock.chat("m");
+        assert_eq!((refused.status, refused.text().as_str()), (429, NO_CREDIT));
+    }
+    assert_eq!(bad.take_requests().len(), 3);
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! The meaning of an engine's error, regardless of its status.
 
+mod credit;
+mod quotes;
 mod request_size;
 
+use credit::{CREDIT_NAMES, CREDIT_PHRASES, is_for_now};
+use quotes::may_be_quoted;
 use request_size::exceeds_limit;
 use serde_json::value::RawValue;
 
@@ -14,6 +18,8 @@ pub enum ErrorMeaning {
     RateLimited,
     /// The request exceeds a limit by itself: no wait helps it.
     TooLarge,
+    /// The account with the backend has no credit: only its owner can end that.
+    OutOfCredit,
     /// The backend has no room for the request now.
     Overloaded,
     /// The backend does not have the model.
@@ -45,19 +51,24 @@ impl ErrorMeaning {
         // Without a status: the words alone count.
         let error = read_error(error, 0);
         let code = error.code.map_or("", RawValue::get);
-        let names = format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_lowercase();
-        let message = error.message.to_lowercase();
+        let names =
+            format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_ascii_lowercase();
+        // ASCII alone, as in the request: other letters could become a phrase in lower case.
+        let message = error.message.to_ascii_lowercase();
         let is_named = |list: &[&str]| list.iter().any(|name| names.contains(name));
         let is_said = |list: &[&str]| {
             let said = list.iter().find(|phrase| message.contains(*phrase));
-            said.is_some_and(|phrase| !contains_ignoring_case(request, phrase.as_bytes()))
+            said.is_some_and(|phrase| !may_be_quoted(phrase, request))
         };
         let names_model = message.contains("model") && message.contains(&model.to_lowercase());
         let lacks = MISSING_PHRASES.iter().any(|phrase| message.contains(phrase));
         let lacks_name = names.contains("not_found") && message.starts_with("model:");
+        let has_credit =
+            is_for_now(&message) || !(is_named(CREDIT_NAMES) || is_said(CREDIT_PHRASES));
         // A number is the status that the backend means, whatever the response has.
-        match code.trim() {
-            "429" if !exceeds_limit(&message) => return Self::RateLimited,
+        match code.trim().trim_matches('"') {
+            "402" => return Self::OutOfCredit,
+            "429" if has_credit && !exceeds_limit(&message) => return Self::RateLimited,
             "503" | "529" => return Self::Overloaded,
             _ => {}
         }
@@ -65,6 +76,8 @@ impl ErrorMeaning {
             Self::ModelMissing
         } else if exceeds_limit(&message) {
             Self::TooLarge
+        } else if !has_credit {
+            Self::OutOfCredit
         } else if is_named(MODERATION) || is_said(MODERATION) {
             Self::Moderated
         } else if is_named(RATE_NAMES) || is_said(RATE_PHRASES) {
@@ -80,22 +93,13 @@ impl ErrorMeaning {
     pub fn status(self) -> u16 {
         match self {
             Self::RateLimited | Self::TooLarge => 429,
+            Self::OutOfCredit => 402,
             Self::Overloaded => 503,
             Self::ModelMissing => 404,
             Self::Moderated => 403,
             Self::Other => 502,
         }
     }
-}
-
-/// Returns whether `text` contains `phrase`, which is in lower case.
-fn contains_ignoring_case(text: &[u8], phrase: &[u8]) -> bool {
-    let Some(first) = phrase.first() else { return true };
-    let starts = memchr::memchr2_iter(*first, first.to_ascii_uppercase(), text);
-    let found = |at: usize| {
-        text.get(at..at + phrase.len()).is_some_and(|part| part.eq_ignore_ascii_case(phrase))
-    };
-    starts.into_iter().any(found)
 }
 
 #[cfg(test)]
@@ -118,6 +122,19 @@ mod tests {
             (
                 r#"{"error":{"message":"Limit 10, Requested 20","code":429}}"#,
                 ErrorMeaning::TooLarge,
+            ),
+            (
+                r#"{"error":{"message":"x","type":"insufficient_quota","code":"insufficient_quota"}}"#,
+                ErrorMeaning::OutOfCredit,
+            ),
+            (r#"{"error":{"message":"Insufficient Balance"}}"#, ErrorMeaning::OutOfCredit),
+            (
+                r#"{"error":{"message":"This needs more credits","code":402}}"#,
+                ErrorMeaning::OutOfCredit,
+            ),
+            (
+                r#"{"error":{"message":"insufficient_quota: please retry after 26 seconds","code":"429"}}"#,
+                ErrorMeaning::RateLimited,
             ),
             (
                 r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
@@ -163,5 +180,9 @@ mod tests {
         let read = |request: &[u8]| ErrorMeaning::read(error, "m", request);
         assert_eq!(read(b"{\"prompt\":\"I am Overloaded\"}"), ErrorMeaning::Other);
         assert_eq!(read(b"{\"prompt\":\"hi\"}"), ErrorMeaning::Overloaded);
+        assert_eq!(read(br#"{"prompt":"I am \u006fverloaded"}"#), ErrorMeaning::Other, "escaped");
+        let error = br#"{"error":{"message":"cannot parse 'Insufficient balance'"}}"#;
+        let read = |request: &[u8]| ErrorMeaning::read(error, "m", request);
+        assert_eq!(read(b"{\"prompt\":\"insufficient balance\"}"), ErrorMeaning::Other);
     }
 }

@@ -107,6 +107,22 @@ fn request_beyond_a_limit_by_itself_does_not_make_a_backend_busy() {
 }
 
 #[test]
+fn account_without_credit_is_a_rejected_key() {
+    let empty = r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","code":"insufficient_quota"}}"#;
+    let of = |status, key| decided(&ResponseTerms { key, ..chat() }, &whole(status, empty));
+    for (status, own, clients) in [
+        (200, HELD(Refusal::KeyRejected), HELD(Refusal::Client)),
+        (400, HELD(Refusal::Forbidden), Disposition::Relay),
+        (403, HELD(Refusal::Forbidden), Disposition::Relay),
+        (429, HELD(Refusal::KeyRejected), Disposition::Relay),
+        (500, HELD(Refusal::KeyRejected), Disposition::Relay),
+    ] {
+        assert_eq!(of(status, SentKey::Own), own, "{status} with penstock's key");
+        assert_eq!(of(status, SentKey::Clients), clients, "{status} with the client's key");
+    }
+}
+
+#[test]
 fn not_found_is_about_the_model_the_path_or_the_client() {
     let model = r#"{"error":{"message":"The model `m` does not exist","type":"NotFoundError"}}"#;
     let path = r#"{"detail":"Not Found"}"#;

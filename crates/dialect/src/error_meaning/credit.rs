@@ -1,0 +1,71 @@
+//! The refusal of an account that has no credit, or has reached the limit that its owner set.
+
+use super::request_size::names_time;
+
+/// Types and codes, in lower case.
+pub(super) const CREDIT_NAMES: &[&str] = &[
+    "insufficient_quota",
+    "insufficient_user_quota",
+    "insufficient_balance",
+    "insufficient_credit",
+    "insufficient_funds",
+    "insufficientquota",
+    "insufficientbalance",
+    "out_of_credit",
+    "credit_balance",
+    "credit_limit",
+    "exceeded_current_quota",
+    "billing",
+    "payment_required",
+    "spend_limit",
+    "spending_limit",
+    "arrear",
+];
+/// Phrases of messages, in lower case.
+pub(super) const CREDIT_PHRASES: &[&str] = &[
+    "insufficient balance",
+    "insufficient account balance",
+    "insufficient credit",
+    "insufficient funds",
+    "insufficient quota",
+    "insufficient_quota",
+    "not enough credit",
+    "out of credit",
+    "no credits",
+    "requires more credits",
+    "purchase more credits",
+    "available credits",
+    "credit balance is too low",
+    "exceeded your current quota",
+    "billing hard limit",
+    "check your billing",
+    "check your plan and billing",
+    "spend limit",
+    "spending limit",
+    "please recharge",
+    "good standing",
+];
+/// Gemini reports every limit as a quota with a reference to billing: these mark one that returns.
+const RENEWED: &[&str] = &["resource_exhausted", "quota exceeded for metric"];
+
+/// Returns whether a message, in lower case, is about a limit that ends by itself.
+pub(super) fn is_for_now(message: &str) -> bool {
+    names_time(message) || RENEWED.iter().any(|mark| message.contains(mark))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_that_return_are_no_lack_of_credit() {
+        for (message, expected) in [
+            ("you exceeded your current quota. please retry in 33.4s", true),
+            ("you exceeded your current quota. * quota exceeded for metric: requests", true),
+            ("you exceeded your current quota, please check your plan and billing details", false),
+            ("insufficient balance, please recharge and try again later", false),
+        ] {
+            assert_eq!(is_for_now(message), expected, "{message}");
+        }
+    }
+}
