@@ -200,7 +200,9 @@ fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
         ErrorMeaning::OutOfCredit if terms.key == SentKey::Own => Refusal::KeyRejected,
         ErrorMeaning::Overloaded => Refusal::Overloaded,
         ErrorMeaning::ModelMissing => Refusal::ModelMissing,
-        ErrorMeaning::OutOfCredit | ErrorMeaning::Moderated => Refusal::Client,
+        ErrorMeaning::OutOfCredit | ErrorMeaning::NamedMissing | ErrorMeaning::Moderated => {
+            Refusal::Client
+        }
         ErrorMeaning::Other => Refusal::NoWork,
     }
 }
@@ -277,6 +279,7 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         (403, ErrorMeaning::Moderated) => None,
         (403, _) if is_own => Some(Refusal::Forbidden),
         (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),
+        (404, ErrorMeaning::NamedMissing) => None,
         // The engine may be too old for the path: another one may know it.
         (404 | 405 | 501, _) if !terms.is_path_known => Some(Refusal::OperationMissing),
         (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Refusal::RateLimited),

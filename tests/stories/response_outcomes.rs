@@ -263,7 +263,7 @@ fn complete_stream_is_ok_after_early_disconnect() {
 
 #[test]
 fn client_errors_do_not_count_against_the_backend() {
-    let provoked: [(Respond, u16); 4] = [
+    let provoked: [(Respond, u16); 5] = [
         (
             |_, _| {
                 whole(403, JSON, r#"{"error":{"message":"Your input was flagged by moderation"}}"#)
@@ -271,6 +271,16 @@ fn client_errors_do_not_count_against_the_backend() {
             403,
         ),
         (|_, _| whole(404, JSON, r#"{"error":{"message":"No such File object: file-1"}}"#), 404),
+        (
+            |_, _| {
+                whole(
+                    404,
+                    JSON,
+                    r#"{"error":{"message":"The model `file-1` does not exist.","code":"model_not_found"}}"#,
+                )
+            },
+            404,
+        ),
         (|_, _| whole(400, JSON, r#"{"error":{"message":"x","type":"rate_limit_error"}}"#), 400),
         (|_, _| whole(422, JSON, ERROR), 422),
     ];

@@ -1,10 +1,12 @@
 //! The meaning of an engine's error, regardless of its status.
 
 mod credit;
+mod named_model;
 mod quotes;
 mod request_size;
 
 use credit::{CREDIT_NAMES, CREDIT_PHRASES, is_for_now};
+use named_model::NamedModel;
 use quotes::may_be_quoted;
 use request_size::exceeds_limit;
 use serde_json::value::RawValue;
@@ -24,6 +26,8 @@ pub enum ErrorMeaning {
     Overloaded,
     /// The backend does not have the model.
     ModelMissing,
+    /// Something else is missing that the client named, such as the model of a tool.
+    NamedMissing,
     /// A content policy rejected the prompt.
     Moderated,
     /// Another error.
@@ -60,9 +64,6 @@ impl ErrorMeaning {
             let said = list.iter().find(|phrase| message.contains(*phrase));
             said.is_some_and(|phrase| !may_be_quoted(phrase, request))
         };
-        let names_model = message.contains("model") && message.contains(&model.to_lowercase());
-        let lacks = MISSING_PHRASES.iter().any(|phrase| message.contains(phrase));
-        let lacks_name = names.contains("not_found") && message.starts_with("model:");
         let has_credit =
             is_for_now(&message) || !(is_named(CREDIT_NAMES) || is_said(CREDIT_PHRASES));
         // A number is the status that the backend means, whatever the response has.
@@ -72,8 +73,8 @@ impl ErrorMeaning {
             "503" | "529" => return Self::Overloaded,
             _ => {}
         }
-        if names.contains("model_not_found") || (names_model && lacks) || lacks_name {
-            Self::ModelMissing
+        if let Some(missing) = missing_model(&names, &message, model, request) {
+            missing
         } else if exceeds_limit(&message) {
             Self::TooLarge
         } else if !has_credit {
@@ -95,10 +96,26 @@ impl ErrorMeaning {
             Self::RateLimited | Self::TooLarge => 429,
             Self::OutOfCredit => 402,
             Self::Overloaded => 503,
-            Self::ModelMissing => 404,
+            Self::ModelMissing | Self::NamedMissing => 404,
             Self::Moderated => 403,
             Self::Other => 502,
         }
+    }
+}
+
+/// The meaning of an error about a model that is missing; `None` for other errors. `names`: its
+/// type and code.
+fn missing_model(names: &str, message: &str, model: &str, request: &[u8]) -> Option<ErrorMeaning> {
+    let is_coded = names.contains("model_not_found")
+        || names.contains("not_found") && message.starts_with("model:");
+    let lacks = MISSING_PHRASES.iter().any(|phrase| message.contains(phrase));
+    if !(is_coded || lacks && message.contains("model")) {
+        return None;
+    }
+    match NamedModel::find(message, model, request) {
+        NamedModel::Requested => Some(ErrorMeaning::ModelMissing),
+        NamedModel::OfClient => Some(ErrorMeaning::NamedMissing),
+        NamedModel::Unknown => is_coded.then_some(ErrorMeaning::ModelMissing),
     }
 }
 
@@ -165,11 +182,34 @@ mod tests {
                 r#"{"error":{"message":"Your input was flagged","code":403}}"#,
                 ErrorMeaning::Moderated,
             ),
+            (r#"{"error":"the draft model is not found"}"#, ErrorMeaning::Other),
             (r#"{"detail":"Not Found"}"#, ErrorMeaning::Other),
             ("404 page not found", ErrorMeaning::Other),
             ("", ErrorMeaning::Other),
         ] {
             assert_eq!(meaning(error), expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn model_of_a_tool_is_the_clients_matter() {
+        let request = br#"{"model":"m","tools":[{"model":"gpt-image-9"}]}"#;
+        for (error, expected) in [
+            (
+                r#"{"error":{"message":"The model `gpt-image-9` does not exist.","code":"model_not_found"}}"#,
+                ErrorMeaning::NamedMissing,
+            ),
+            (r#"{"error":"model 'gpt-image-9' not found"}"#, ErrorMeaning::NamedMissing),
+            (
+                r#"{"error":{"message":"The model `other` does not exist.","code":"model_not_found"}}"#,
+                ErrorMeaning::ModelMissing,
+            ),
+            (
+                r#"{"error":{"message":"The model `m` does not exist.","code":"model_not_found"}}"#,
+                ErrorMeaning::ModelMissing,
+            ),
+        ] {
+            assert_eq!(ErrorMeaning::read(error.as_bytes(), "m", request), expected, "{error}");
         }
     }
 

@@ -139,6 +139,8 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
     ] {
         assert_eq!(decided(&terms, &whole(status, body)), expected, "{status} {body}");
     }
+    let tool = r#"{"error":{"message":"The model `hi` does not exist","code":"model_not_found"}}"#;
+    assert_eq!(decided(&unknown, &whole(404, tool)), Disposition::Relay, "the client named it");
     let flagged = r#"{"error":{"message":"Your input was flagged","code":403}}"#;
     assert_eq!(decided(&chat(), &whole(403, flagged)), Disposition::Relay);
 }

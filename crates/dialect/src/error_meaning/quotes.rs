@@ -13,6 +13,25 @@ pub(super) fn may_be_quoted(phrase: &str, request: &[u8]) -> bool {
     }
 }
 
+/// Returns whether `name`, in lower case, is a whole string of the request, or the whole line of a
+/// form, and no key.
+pub(super) fn is_value(name: &str, request: &[u8]) -> bool {
+    let name = name.as_bytes();
+    let is_whole = |text: &[u8], at: usize| {
+        let before = at.checked_sub(1).and_then(|before| text.get(before));
+        let after = text.get(at + name.len()..).unwrap_or_default();
+        let rest = after.get(1..).unwrap_or_default().trim_ascii_start();
+        matches!(before, Some(b'"' | b'\n'))
+            && matches!(after.first(), Some(b'"' | b'\r' | b'\n'))
+            && rest.first() != Some(&b':')
+    };
+    !name.is_empty()
+        && (places(name, request).any(|at| is_whole(request, at)) || {
+            let plain = without_escapes(request);
+            places(name, &plain).any(|at| is_whole(&plain, at))
+        })
+}
+
 /// The places of `phrase`, which is in lower case, in a text.
 fn places<'a>(phrase: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = usize> + 'a {
     let first = phrase.first().copied().unwrap_or_default();
@@ -84,5 +103,21 @@ mod tests {
             assert_eq!(may_be_quoted("rate limit", request.as_bytes()), expected, "{request}");
         }
         assert!(may_be_quoted("a/b", br#"{"m":"a\/b"}"#));
+    }
+
+    #[test]
+    fn values_are_whole_and_no_keys() {
+        for (request, expected) in [
+            (r#"{"model":"gpt"}"#, true),
+            (r#"{"model":"GP\u0054"}"#, true),
+            ("--x\r\n\r\ngpt\r\n--x--", true),
+            (r#"{"model":"gpt-4"}"#, false),
+            (r#"{"gpt" : 1}"#, false),
+            (r#"{"prompt":"a \"gpt\""}"#, false),
+            ("", false),
+        ] {
+            assert_eq!(is_value("gpt", request.as_bytes()), expected, "{request}");
+        }
+        assert!(!is_value("", b"\"\""));
     }
 }

@@ -1,0 +1,109 @@
+//! The model that the message of an error names: the requested one, or another that the client has
+//! named, such as that of a tool.
+
+use penstock_api::is_same_model;
+
+use super::quotes::is_value;
+
+/// The model that a message is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NamedModel {
+    Requested,
+    /// Another one, which the request names, too.
+    OfClient,
+    /// None, or one that the request does not name.
+    Unknown,
+}
+
+/// The marks around a name.
+const QUOTES: &[char] = &['`', '\'', '"', '“', '”', '‘', '’'];
+/// Further letters between the words of a message.
+const BETWEEN: &[char] = &[',', ';', '(', ')', '[', ']', '{', '}', '<', '>', '='];
+/// Letters at the end of a word that are no part of a name.
+const AFTER: &[char] = &['.', ':', '!', '?'];
+
+impl NamedModel {
+    /// Finds the model in a message. `model`: the backend's name for the requested one.
+    pub(super) fn find(message: &str, model: &str, request: &[u8]) -> Self {
+        // Some engines leave out the owner of a model, and others put a folder before it.
+        let has_base = |name: &str| !name.contains('/') || !model.contains('/');
+        let is_requested = |name: &str| {
+            is_same_model(name, model)
+                || (has_base(name) && is_same_model(base_of(name), base_of(model)))
+        };
+        let mut names = quoted(message).chain(after_model(message)).chain(words(message));
+        if names.any(is_requested) {
+            return Self::Requested;
+        }
+        let is_of_client = |name: &str| is_value(name, request) || is_value(base_of(name), request);
+        if quoted(message).chain(after_model(message)).any(is_of_client) {
+            return Self::OfClient;
+        }
+        // An engine may have chosen the tag.
+        let is_tagged =
+            |name: &str| name.split_once(':').is_some_and(|(base, _)| is_same_model(base, model));
+        match quoted(message).chain(words(message)).any(is_tagged) {
+            true => Self::Requested,
+            false => Self::Unknown,
+        }
+    }
+}
+
+/// The part of a name after its owner or folder.
+fn base_of(name: &str) -> &str {
+    name.rsplit('/').next().unwrap_or(name)
+}
+
+/// The words of a message, without quotes and punctuation.
+fn words(message: &str) -> impl Iterator<Item = &str> {
+    let is_between = |letter: char| {
+        letter.is_whitespace() || QUOTES.contains(&letter) || BETWEEN.contains(&letter)
+    };
+    let words = message.split(is_between).map(|word| word.trim_end_matches(AFTER));
+    words.filter(|word| !word.is_empty())
+}
+
+/// The words that follow the word "model".
+fn after_model(message: &str) -> impl Iterator<Item = &str> {
+    let pairs = words(message).zip(words(message).skip(1));
+    pairs.filter(|(first, _)| first.eq_ignore_ascii_case("model")).map(|(_, second)| second)
+}
+
+/// The texts between quotes.
+fn quoted(message: &str) -> impl Iterator<Item = &str> {
+    message.split(QUOTES).filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn named_model_is_the_requested_one_or_another_of_the_client() {
+        let request = br#"{"model":"m","tools":[{"model":"gpt-image-9"},{"model":"o\u0072g\/x:1"}],"input":"does it?"}"#;
+        for (model, message, expected) in [
+            ("m", "The model `m` does not exist", NamedModel::Requested),
+            ("m", "model \"m:latest\" not found, try pulling it first", NamedModel::Requested),
+            ("m", "model 'm:8b-q4' not found", NamedModel::Requested),
+            ("org/m", "model 'm' not found", NamedModel::Requested),
+            ("m", "models/m is not found for API version v1", NamedModel::Requested),
+            ("my model", "The model `my model` does not exist", NamedModel::Requested),
+            ("m", "The tool's model `gpt-image-9` is not known to m.", NamedModel::Requested),
+            ("m", "The model `gpt-image-9` does not exist.", NamedModel::OfClient),
+            ("m", "model: gpt-image-9", NamedModel::OfClient),
+            ("m", "Model gpt-image-9 not found.", NamedModel::OfClient),
+            (
+                "m",
+                "models/gpt-image-9 does not exist: model 'models/gpt-image-9'",
+                NamedModel::OfClient,
+            ),
+            ("m", "The requested model 'org/x:1' does not exist.", NamedModel::OfClient),
+            ("gpt-image", "The model 'gpt-image-9' does not exist.", NamedModel::OfClient),
+            ("m", "The model `upstream-7` does not exist.", NamedModel::Unknown),
+            ("m", "The model does not exist.", NamedModel::Unknown),
+            ("m", "", NamedModel::Unknown),
+        ] {
+            assert_eq!(NamedModel::find(message, model, request), expected, "{model}: {message}");
+        }
+    }
+}
