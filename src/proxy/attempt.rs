@@ -15,7 +15,7 @@ use penstock_scan::Usage;
 use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
 use crate::proxy::conversion::NotConverted;
-use crate::proxy::failure::{OwnError, code_of, outcome_of, unreadable_outcome};
+use crate::proxy::failure::{OwnError, attempt_code, outcome_of, unreadable_outcome};
 use crate::proxy::flow::{Observers, RequestContext, Served};
 use crate::proxy::own_response::OwnResponse;
 use crate::proxy::request::{Reserved, RewriteKinds, ScannedRequest};
@@ -255,7 +255,7 @@ impl AttemptResult {
             AttemptEnd::Failed(failure) => {
                 let config = &ctx.generation.config.routing.cooldown;
                 let cooldown = cooldown_time(config, failure.requested_wait(), jitter);
-                let ended = unserved(outcome_of(failure, cooldown), Some(code_of(failure)));
+                let ended = unserved(outcome_of(failure, cooldown), attempt_code(failure));
                 let refusal = match failure {
                     Failure::Held(refusal, _) => Some(*refusal),
                     _ => None,

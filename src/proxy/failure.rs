@@ -61,8 +61,13 @@ pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
     }
 }
 
+/// The error of a failed attempt; `None` if its client left, which is no error.
+pub(crate) fn attempt_code(failure: &Failure) -> Option<ErrorCode> {
+    (!matches!(failure, Failure::ClientGone)).then(|| code_of(failure))
+}
+
 /// The error that the client gets if this was the last attempt.
-pub(crate) fn code_of(failure: &Failure) -> ErrorCode {
+fn code_of(failure: &Failure) -> ErrorCode {
     match failure {
         Failure::NotSent(ConnectError::TimedOut) => ErrorCode::ConnectTimeout,
         Failure::NotSent(ConnectError::OutOf(_)) => ErrorCode::OutOfResources,

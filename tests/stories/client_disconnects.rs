@@ -206,5 +206,7 @@ fn disconnect_after_pipelined_requests_is_noticed() {
     block_on(fleet.a().wait_for(|counters| counters.cancelled == 1)).unwrap();
     drop(left);
     fleet.wait_idle();
+    let cancelled = "penstock_attempts_total{backend=\"a\",outcome=\"cancel\",code=\"none\"}";
+    fleet.wait_metric(cancelled, 1.0);
     assert_eq!(fleet.requests(), 1, "requests of a disconnected client were started");
 }
