@@ -276,27 +276,45 @@ fn context_is_learned_from_a_response_that_fills_it() {
         let body = json!({"choices": [choice], "usage": usage}).to_string();
         Fault::Status { status: 200, retry_after: None, body, headers: Vec::new() }
     };
-    let mut open_ended = body(CHAT);
-    open_ended.as_object_mut().unwrap().remove("max_tokens");
-    let mut longer = open_ended.clone();
-    longer["messages"] = json!([list(), list()].concat());
+    let long = |count: usize| {
+        let mut body = body(CHAT);
+        body.as_object_mut().unwrap().remove("max_tokens");
+        body["messages"] = json!(vec![list(); count].concat());
+        body
+    };
+    let limited = {
+        let mut body = long(2);
+        body["max_tokens"] = json!(9000);
+        body
+    };
     let shift = |body: &Value| {
         let response = fleet.penstock.post(CHAT, body);
         assert_eq!(response.status, 200, "{}", response.text());
         shift_of(&response).is_some()
     };
-    fleet.a().script([filled(800, 40, "length")]);
-    assert!(!shift(&body(CHAT)), "the client's own limit says nothing");
-    fleet.a().script([filled(800, 40, "stop")]);
-    assert!(!shift(&open_ended) && !shift(&longer), "neither does an end of the model's choice");
-    fleet.a().script([filled(800, 40, "length")]);
-    assert!(!shift(&open_ended));
+    // The mock engine has no limit, and would report a longer context.
+    let end = |body: &Value, prompt, output, finish| {
+        fleet.a().script([filled(prompt, output, finish)]);
+        assert!(!shift(body), "{prompt} and {output}, {finish}");
+    };
+    end(&limited, 1800, 2296, "length");
+    end(&long(3), 2700, 1396, "stop");
+    // The engine's own limit of the output.
+    end(&long(1), 900, 100, "length");
+    end(&long(3), 2700, 100, "length");
+    end(&long(6), 1, 1, "stop");
+    end(&long(2), 1800, 2296, "length");
+    // Once may be chance.
+    end(&long(6), 1, 1, "stop");
+    end(&long(3), 2700, 1396, "length");
     let before = fleet.requests();
-    assert!(shift(&longer), "840 tokens are the whole context");
+    assert!(shift(&long(6)), "4096 tokens are the whole context");
     assert_eq!(fleet.requests(), before + 1, "shortened before an engine refuses");
-    fleet.a().script([filled(2000, 40, "stop")]);
-    assert!(shift(&longer));
-    assert!(!shift(&longer), "more than 840 tokens were held");
+    let known = fleet.penstock.backend("a")["models"][0].clone();
+    assert_eq!(known["learned_context_length"], 4096, "{known}");
+    fleet.a().script([filled(5000, 40, "stop")]);
+    assert!(shift(&long(6)));
+    assert!(!shift(&long(6)), "more than 4096 tokens were held");
 }
 
 fn explain(fleet: &Fleet, line: &str) -> Value {

@@ -1,6 +1,7 @@
 //! The fleet as JSON for `/fleet`, and the reverse: `explain` applies such a dump to a fleet, to
 //! decide for one that runs elsewhere.
 
+mod prediction;
 mod rows;
 mod telemetry;
 
@@ -15,8 +16,8 @@ use serde_json::{Value, json};
 
 use crate::fleet::groups::split_member;
 use crate::fleet::{
-    Backend, BreakerState, CooldownCause, CooldownScope, Fleet, GroupAddress, Groups, Health,
-    LoadedModel, ModelState, Topology,
+    Backend, BreakerState, ContextLimit, CooldownCause, CooldownScope, Fleet, GroupAddress, Groups,
+    Health, LoadedModel, ModelState, Topology,
 };
 pub use rows::empty_in;
 use rows::{BackendRow, BreakerName, GroupRow, HealthName, ModelRow};
@@ -220,6 +221,9 @@ fn overlay_model(
     }
     if let Some(took) = response {
         serving.latency.learn_response(took, now);
+    }
+    if let Some(tokens) = model.learned_context_length {
+        serving.latency.context.learn(ContextLimit { tokens, scale: ContextLimit::UNIT });
     }
     overlay_residency(&serving.model_state, row, model, now)
 }

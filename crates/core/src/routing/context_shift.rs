@@ -14,8 +14,7 @@ use crate::fleet::{BackendId, BackendSet, ContextLimit, Serving};
 /// be refused rather than shortened.
 pub const CONTEXT_SHIFT: HeaderName = HeaderName::from_static("x-penstock-context-shift");
 
-/// The scale of an engine whose count equals the estimate.
-const UNIT: u32 = 1000;
+const UNIT: u32 = ContextLimit::UNIT;
 
 /// Returns whether the client's headers forbid shortening its request.
 pub fn forbids_shift<'a>(mut headers: impl Iterator<Item = (&'a str, &'a [u8])>) -> bool {
@@ -114,9 +113,9 @@ impl ContextShift {
         limit.is_some_and(|limit| self.needed(estimated, limit.scale) > limit.tokens.into())
     }
 
-    /// Learns from the usage of a whole response: if it ended for its length although its client
-    /// set no limit, it has filled the context. Learns only if no length is declared or discovered,
-    /// since an engine may have another limit.
+    /// Learns from the usage of a whole response. It may have filled the context if it ended for
+    /// its length although its client set no limit. That counts only if no length is declared or
+    /// discovered, since an engine may have another limit.
     pub fn learn_end(
         profile: &RequestProfile,
         serving: &Serving,
@@ -126,14 +125,13 @@ impl ContextShift {
         let (Some(prompt), Some(output)) = (usage.prompt_tokens, usage.completion_tokens) else {
             return;
         };
-        let tokens = prompt.saturating_add(output);
+        let sum = prompt.saturating_add(output);
         let learned = &serving.latency.context;
-        learned.disprove(tokens);
-        let fills_context =
+        let may_fill_context =
             is_ended_by_length && profile.max_tokens.is_none() && serving.context_length.is_none();
-        if fills_context {
-            let scale = scale_of(prompt, profile.prompt_tokens.0);
-            learned.learn(ContextLimit { tokens, scale });
+        match may_fill_context {
+            true => learned.fill(prompt, sum, scale_of(prompt, profile.prompt_tokens.0)),
+            false => learned.hold(sum),
         }
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use penstock_api::Operation;
 use penstock_api::units::{Timestamp, to_millis};
 use penstock_config::ModelEntry;
-use penstock_predict::{Coefficients, PredictorReport};
 use penstock_scoring::Residency;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::prediction::prediction_row;
 use super::telemetry::TelemetryRow;
 use crate::fleet::groups::member_name;
 use crate::fleet::{
@@ -114,6 +114,9 @@ pub(super) struct ModelRow {
     pub(super) expires_in_s: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) loaded_context_length: Option<u32>,
+    /// The context length that refusals or responses showed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) learned_context_length: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) used_s_ago: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -347,6 +350,9 @@ impl ModelRow {
             loaded_context_length: model
                 .and_then(|model| model.context_length())
                 .map(|length| length.0),
+            learned_context_length: latency
+                .and_then(|latency| latency.context.limit())
+                .map(|limit| limit.tokens),
             used_s_ago: model
                 .and_then(|model| model.last_used())
                 .map(|at| now.since(at).as_secs_f64()),
@@ -363,37 +369,4 @@ impl ModelRow {
                 .map(|predictor| prediction_row(&predictor.report(now.0 as f64))),
         }
     }
-}
-
-/// The state of the predictor: times in milliseconds, costs of a token in microseconds.
-fn prediction_row(report: &PredictorReport) -> Value {
-    // Further digits are noise.
-    let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
-    let coefficients = &report.coefficients;
-    let Coefficients { base_us, token_us, decode_us, context_us, batch_ratios, .. } = *coefficients;
-    let step_us = coefficients.step_us(report.stream_count, report.context_tokens);
-    json!({
-        "trusted": report.is_trusted,
-        "error": rounded(report.error),
-        "coverage": rounded(report.coverage),
-        // Factors, for people: both are learned as logarithms.
-        "bias": rounded(report.bias.exp()),
-        "idle_bias": rounded(report.idle_bias.exp()),
-        "first_tokens": report.first_token_count,
-        "steps": report.gap_count.round(),
-        "backlog_ms": rounded(report.backlog_us / 1000.0),
-        "waiting": report.waiting_count,
-        "streams": report.stream_count,
-        "slots": Some(report.slots).filter(|slots| slots.is_finite()),
-        "stall_ms": rounded(report.stall_us / 1000.0),
-        "batch_share": rounded(report.batch_share),
-        "front_end_ms": rounded(report.front_end_us / 1000.0),
-        "tokenizer_token_us": rounded(report.tokenizer_token_us),
-        "step_ms": rounded(step_us / 1000.0),
-        "base_ms": rounded(base_us / 1000.0),
-        "prompt_token_us": rounded(token_us),
-        "stream_us": rounded(decode_us),
-        "context_token_us": rounded(context_us),
-        "batch_ratios": batch_ratios.all().map(rounded),
-    })
 }

@@ -96,6 +96,7 @@ fn applied_dump_dumps_the_same() {
     with_serving(&live, "small", |row| {
         row.model_state.set_in_flight(2);
         row.model_state.set_size(ByteSize::mib(5));
+        row.latency.context.learn(ContextLimit { tokens: 512, scale: ContextLimit::UNIT });
         let loaded = LoadedModel {
             name: "small".to_owned(),
             residency: Residency::Resident,
@@ -116,6 +117,7 @@ fn applied_dump_dumps_the_same() {
     }
     assert_eq!(saved, copy);
     assert_eq!(copy["backends"][0]["models"][0]["first_token_ms"], 40.0);
+    assert_eq!(copy["backends"][0]["models"][0]["learned_context_length"], 512);
     assert_eq!(copy["backends"][0]["models"][0]["in_flight"], 2);
     assert_eq!(copy["backends"][0]["models"][0]["vram_bytes"], 6 << 20);
     assert_eq!(copy["backends"][0]["models_in_memory"], 3);
