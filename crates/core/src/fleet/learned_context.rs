@@ -45,9 +45,14 @@ impl ContextLimit {
 
 impl LearnedContext {
     /// Records the limit that a refusal showed, unless the engine has held more.
+    ///
+    /// Its scale is that of one prompt, and Base64 has twice as many tokens as words have: other
+    /// conversations would be shortened although they fit. With a scale that is too low they meet
+    /// the engine's refusal at worst, so only a low one is kept.
     pub fn learn(&self, limit: ContextLimit) {
         if limit.tokens >= self.held.load(Ordering::Relaxed) {
-            self.limit.store(packed(limit.tokens, limit.scale), Ordering::Relaxed);
+            let scale = limit.scale.min(ContextLimit::UNIT);
+            self.limit.store(packed(limit.tokens, scale), Ordering::Relaxed);
         }
     }
 
@@ -118,7 +123,7 @@ mod tests {
     fn short_contexts_are_known_until_the_engine_restarts() {
         let learned = LearnedContext::default();
         assert_eq!(learned.limit(), None);
-        let limit = ContextLimit { tokens: 512, scale: 1250 };
+        let limit = ContextLimit { tokens: 512, scale: 900 };
         learned.learn(limit);
         assert_eq!(learned.limit(), Some(limit));
         learned.hold(512);
@@ -132,6 +137,14 @@ mod tests {
         assert_eq!(learned.limit(), Some(limit));
         learned.learn(ContextLimit { tokens: 32_769, scale: 1000 });
         assert_eq!(learned.limit(), None, "a long context is not known beforehand");
+    }
+
+    #[test]
+    fn dense_prompt_of_one_client_does_not_shorten_those_of_others() {
+        let learned = LearnedContext::default();
+        learned.learn(ContextLimit { tokens: 8192, scale: 2800 });
+        let expected = ContextLimit { tokens: 8192, scale: ContextLimit::UNIT };
+        assert_eq!(learned.limit(), Some(expected));
     }
 
     #[test]
