@@ -160,6 +160,22 @@ fn long_prompt_selects_a_long_context() {
 }
 
 #[test]
+fn batch_fits_a_context_that_fits_its_longest_text() {
+    let fleet = Fleet::start();
+    let text = |tokens: usize| "x".repeat(tokens * 4);
+    let batch = |tokens: usize| json!([text(100), text(tokens), text(3000), text(3000)]);
+    let embed = |tokens: usize| json!({"model": "m", "input": batch(tokens)});
+    assert_eq!(fleet.taker("/v1/embeddings", &embed(4096)), Ok("tools"), "equal fits");
+    assert_eq!(fleet.taker("/v1/embeddings", &embed(4097)), Ok("plain"));
+    let rank = |tokens: usize| json!({"model": "m", "query": text(96), "documents": batch(tokens)});
+    assert_eq!(fleet.taker("/v1/rerank", &rank(4000)), Ok("tools"));
+    assert_eq!(fleet.taker("/v1/rerank", &rank(4001)), Ok("plain"), "each with the query");
+    let (status, text) = fleet.taker("/v1/embeddings", &embed(16_001)).unwrap_err();
+    assert_eq!(status, 400);
+    assert!(text.contains("prompt is too long: 16001 tokens > 16000 maximum"), "{text}");
+}
+
+#[test]
 fn too_long_prompt_is_refused_in_the_words_of_each_client() {
     let fleet = Fleet::start();
     let text = "x".repeat(4 * 16_001);

@@ -11,8 +11,11 @@ pub enum Layout {
     Items,
     /// A string, or an array of content parts.
     Content,
-    /// A string, a token id, an object with `text`, or arrays of them.
+    /// A string, a token id, an object with `text`, or arrays of them. An array is a list of
+    /// prompts unless it has token ids.
     Plain,
+    /// The same, but an array is a part of one prompt.
+    Joined,
 }
 
 /// The relation of a member to the prompt prefix that an engine caches.

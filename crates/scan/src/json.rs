@@ -226,7 +226,7 @@ impl Member {
                     Layout::MessagesWithImages => {
                         facts.messages_are_wrong = !matches!(kind, b'[' | b'n');
                     }
-                    Layout::Items | Layout::Content | Layout::Plain => {}
+                    Layout::Items | Layout::Content | Layout::Plain | Layout::Joined => {}
                 }
                 match facts.prompts.get_mut(index) {
                     Some(slot) => read_prompt(cursor, kind, layout, slot),
@@ -324,6 +324,8 @@ impl Facts {
             continues: needs.contains(Capabilities::VISION)
                 || continues.iter().any(|span| !span.range().is_empty()),
         };
+        let prompt_tokens = super::to_tokens(prompt.text + besides);
+        let longest = super::to_tokens(prompt.text + besides - prompt.others);
         let max_tokens = self.max_tokens(operation);
         let choices = self.limits.choices(prompt.texts);
         let has_key = !self.cache_key.range().is_empty();
@@ -335,7 +337,8 @@ impl Facts {
             model_form,
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
-            prompt_tokens: super::to_tokens(prompt.text + besides),
+            prompt_tokens,
+            outside_context: TokenCount(prompt_tokens.0 - longest.0),
             max_tokens: max_tokens.map(TokenCount),
             prompt_limit: PromptLimit::of(&limit_facts),
             output_limit: self.limits.of_output(max_tokens, choices).map(TokenCount),

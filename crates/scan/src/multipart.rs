@@ -5,7 +5,7 @@ use memchr::memmem::Finder;
 use std::ops::Range;
 
 use penstock_api::slices::{after, before, split_at};
-use penstock_api::units::ByteSpan;
+use penstock_api::units::{ByteSpan, TokenCount};
 use penstock_api::{Capabilities, Operation, percent_decode};
 
 use super::bytes::weigh;
@@ -180,6 +180,7 @@ pub(super) fn scan(
         streaming: form.streaming,
         estimated_tokens: to_tokens(form.prompt),
         prompt_tokens: to_tokens(form.prompt),
+        outside_context: TokenCount::default(),
         max_tokens: None,
         output_limit: None,
         choices: 1,

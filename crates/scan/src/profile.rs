@@ -34,6 +34,9 @@ pub struct RequestProfile {
     /// The estimated length of everything that an engine reads: the conversation, and definitions
     /// of tools, schemas, thinking and images. Equal to `estimated_tokens` for plain text.
     pub prompt_tokens: TokenCount,
+    /// The part of `prompt_tokens` that shares no context with the rest: all prompts of a list but
+    /// the longest, because an engine computes each of them alone.
+    pub outside_context: TokenCount,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
     /// The upper bound of the response's tokens: the largest of the client's limits, for all
@@ -118,6 +121,7 @@ impl RequestProfile {
             streaming: false,
             estimated_tokens: TokenCount::default(),
             prompt_tokens: TokenCount::default(),
+            outside_context: TokenCount::default(),
             max_tokens: None,
             output_limit: None,
             choices: 1,
@@ -149,6 +153,12 @@ impl RequestProfile {
             Work::Generation | Work::Inference => self.prompt_tokens,
             Work::Text => TokenCount::default(),
         }
+    }
+
+    /// Returns the number of tokens that one context must hold: the prompt, or the longest prompt
+    /// of a list. None if the model does not run.
+    pub fn context_tokens(&self) -> TokenCount {
+        TokenCount(self.prefill_tokens().0.saturating_sub(self.outside_context.0))
     }
 
     /// Returns whether the body names its model.

@@ -24,6 +24,8 @@ pub(super) struct Prompt {
     pub(super) messages: u64,
     /// The number of prompts in a list: an engine responds to each of them.
     pub(super) texts: u64,
+    /// The length of all prompts of a list but the longest.
+    pub(super) others: u64,
     /// True if it has a part or an item other than text and calls: files, searches, items that the
     /// engine keeps. An engine may read more there than the body holds.
     pub(super) refers: bool,
@@ -38,7 +40,12 @@ impl Prompt {
         self.has_image |= other.has_image;
         self.messages += other.messages;
         self.texts += other.texts;
+        self.others += other.others;
         self.refers |= other.refers;
+    }
+
+    fn length(&self) -> u64 {
+        self.text + self.besides
     }
 
     #[inline(always)]
@@ -66,7 +73,8 @@ pub(super) fn read_prompt(
         Layout::Messages | Layout::Items => messages(cursor, kind, false, into),
         Layout::MessagesWithImages => messages(cursor, kind, true, into),
         Layout::Content => content(cursor, kind, Nesting::Outer, into),
-        Layout::Plain => plain_prompt(cursor, kind, into),
+        Layout::Plain => plain_prompt(cursor, kind, false, into),
+        Layout::Joined => plain_prompt(cursor, kind, true, into),
     }
 }
 
@@ -282,18 +290,35 @@ fn part(cursor: &mut Cursor<'_>, nesting: Nesting, into: &mut Prompt) -> Parsed 
 }
 
 /// Consumes a string, a token id, an object with text, or up to two levels of arrays of them.
-fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {
+/// `is_joined` if the elements of an array make up one prompt.
+fn plain_prompt(cursor: &mut Cursor<'_>, kind: u8, is_joined: bool, into: &mut Prompt) -> Parsed {
     if kind != b'[' {
         return prompt_element(cursor, kind, into);
     }
+    let mut longest = 0;
+    let mut is_one = is_joined;
     cursor.elements(|cursor, kind| {
-        // Numbers in the outer list are the token ids of a single prompt.
-        into.texts += u64::from(matches!(kind, b'"' | b'['));
-        if kind != b'[' {
+        // Numbers in the outer list are the token ids of a single prompt, with or without strings.
+        if matches!(kind, b'-' | b'0'..=b'9') {
+            is_one = true;
             return prompt_element(cursor, kind, into);
         }
-        cursor.elements(|cursor, kind| prompt_element(cursor, kind, into))
-    })
+        let before = into.length();
+        into.texts += u64::from(matches!(kind, b'"' | b'['));
+        if kind == b'[' {
+            cursor.elements(|cursor, kind| prompt_element(cursor, kind, into))?;
+        } else {
+            prompt_element(cursor, kind, into)?;
+        }
+        longest = longest.max(into.length() - before);
+        Ok(())
+    })?;
+    if is_one {
+        into.texts = 0;
+    } else {
+        into.others = into.length() - longest;
+    }
+    Ok(())
 }
 
 fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {

@@ -1,10 +1,11 @@
 //! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in
 //! `oracle`, rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`,
-//! prompt parts other than text in `prompt_tokens`, requests of agents in `agents`, counted
+//! prompt parts other than text in `prompt_tokens`, requests of agents in `agents`, lists of prompts in `batches`, counted
 //! allocations in `allocations`, and the token estimate compared with real counts in `estimate`.
 
 mod agents;
 mod allocations;
+mod batches;
 mod counted_texts;
 mod escapes;
 mod estimate;

@@ -40,6 +40,7 @@ const DECIDING: &[&str] = &[
     "prompt_cache_key",
     "query",
     "documents",
+    "texts",
     "content",
     "tokens",
     "suffix",

@@ -87,7 +87,8 @@ const MESSAGES_PROMPT: &[PromptField] =
     &[main("messages", Layout::Messages), system("system", Layout::Content)];
 const RESPONSES_PROMPT: &[PromptField] =
     &[main("input", Layout::Items), system("instructions", Layout::Content)];
-const RERANK_PROMPT: &[PromptField] = &[counted("query"), counted("documents")];
+/// The APIs of TEI and llama.cpp have `texts` in place of `documents`.
+const RERANK_PROMPT: &[PromptField] = &[counted("query"), counted("documents"), counted("texts")];
 const SCORE_PROMPT: &[PromptField] =
     &[counted("text_1"), counted("text_2"), counted("query"), counted("documents")];
 const POOLING_PROMPT: &[PromptField] =
@@ -98,7 +99,7 @@ const EMBEDDING_PROMPT: &[PromptField] = &[counted("content"), counted("input")]
 /// The files of `input_extra` come first in what the model reads.
 const INFILL_PROMPT: &[PromptField] = &[
     main("input_prefix", Layout::Plain),
-    system("input_extra", Layout::Plain),
+    system("input_extra", Layout::Joined),
     counted("input_suffix"),
     counted("prompt"),
 ];

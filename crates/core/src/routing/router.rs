@@ -164,7 +164,7 @@ impl Router {
     /// Returns the tokens of `request` that must fit a context; none if the model does not run.
     pub fn tokens_to_fit(&self, request: &RequestProfile) -> TokenCount {
         let reserved = request.max_tokens.filter(|_| self.reserve_output).unwrap_or_default();
-        TokenCount(request.prefill_tokens().0.saturating_add(reserved.0))
+        TokenCount(request.context_tokens().0.saturating_add(reserved.0))
     }
 
     /// Picks the backend for a request: from the model that its name resolves to, then from the

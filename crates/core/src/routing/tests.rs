@@ -83,6 +83,7 @@ impl<'a> TestRequest<'a> {
             streaming: self.streaming,
             estimated_tokens: TokenCount(self.tokens),
             prompt_tokens: TokenCount(self.tokens),
+            outside_context: TokenCount::default(),
             max_tokens: self.max_tokens.map(TokenCount),
             context_length: None,
             residency_change: None,

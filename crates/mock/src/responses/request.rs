@@ -67,9 +67,10 @@ impl<'a> Request<'a> {
             return refuse(404, "model_not_found", &message);
         };
         let prompt_tokens = prompt_tokens(&body);
-        if prompt_tokens > model.context_length {
+        let longest = longest_prompt(&body);
+        if longest > model.context_length {
             let message = format!(
-                "the prompt has {prompt_tokens} tokens, the context of `{name}` is {}",
+                "the prompt has {longest} tokens, the context of `{name}` is {}",
                 model.context_length
             );
             return refuse(400, "context_length_exceeded", &message);
@@ -192,8 +193,23 @@ fn prompt_of(body: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn prompt_tokens(body: &Value) -> u32 {
-    // Four characters per token, the usual rule of thumb for English.
-    let characters: usize = prompt_of(body).map(characters).sum();
+    to_tokens(prompt_of(body).map(characters).sum())
+}
+
+/// Returns the tokens of the longest prompt: each text of a list has a context to itself.
+fn longest_prompt(body: &Value) -> u32 {
+    let is_prompt = |item: &Value| item.is_string() || item.is_array();
+    let longest = |value: &Value| match value {
+        Value::Array(items) if items.iter().all(is_prompt) => {
+            items.iter().map(characters).max().unwrap_or(0)
+        }
+        value => characters(value),
+    };
+    to_tokens(prompt_of(body).map(longest).sum())
+}
+
+/// Four characters per token, the usual rule of thumb for English.
+fn to_tokens(characters: usize) -> u32 {
     u32::try_from(characters / 4).unwrap_or(u32::MAX).max(1)
 }
 

@@ -111,7 +111,7 @@ impl Seen {
 
 /// Returns the overflow of a context, by the figures that the filter compares.
 fn overflow(input: &RouteInput<'_>, context: TokenCount) -> ContextOverflow {
-    let prompt = input.request.prefill_tokens();
+    let prompt = input.request.context_tokens();
     let output = TokenCount(input.tokens.0.saturating_sub(prompt.0));
     ContextOverflow { prompt, is_least: false, output, context }
 }

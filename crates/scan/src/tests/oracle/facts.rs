@@ -96,7 +96,7 @@ impl Facts {
                     Operation::NativeEmbedding => &["content", "input"],
                     Operation::Infill => &["input_prefix", "input_extra", "input_suffix", "prompt"],
                     Operation::FillInTheMiddle => &["prompt", "suffix"],
-                    Operation::Rerank => &["query", "documents"],
+                    Operation::Rerank => &["query", "documents", "texts"],
                     Operation::Score => &["text_1", "text_2", "query", "documents"],
                     _ => &["input"],
                 };
