@@ -100,6 +100,8 @@ pub struct EngineTraits {
     pub closes_after_stream: bool,
     /// True if it has Ollama's pages and commands for models.
     pub has_ollama_pages: bool,
+    /// True if it cuts a prompt to `truncate_prompt_tokens`, or to its context for `truncate`.
+    pub cuts_prompts: bool,
     /// True if it loads a model with the context length that a request names (`num_ctx`).
     pub takes_num_ctx: bool,
     /// True if it takes every spelling of a model's name, and responds with the spelling it was
@@ -127,6 +129,7 @@ const fn plain(engine: Engine) -> EngineTraits {
         unreported_slots: None,
         closes_after_stream: false,
         has_ollama_pages: false,
+        cuts_prompts: false,
         takes_num_ctx: false,
         takes_any_spelling: false,
         is_llama_server: false,
@@ -151,12 +154,13 @@ const LLAMA_CPP_SLOTS: u32 = 4;
 
 /// Every engine, in the order of [`Engine`].
 pub const ENGINES: &[EngineTraits] = &[
-    plain(Engine::Auto),
+    EngineTraits { cuts_prompts: true, ..plain(Engine::Auto) },
     EngineTraits {
         operations: all_but(LLAMACPP_ONLY.union(HOSTED).union(IMAGES)),
         fields: VLLM_FIELDS,
         caches_prefixes: true,
         scheduler: Some(Scheduler::Arrival),
+        cuts_prompts: true,
         keep_alive_variable: Some("VLLM_HTTP_TIMEOUT_KEEP_ALIVE"),
         ..plain(Engine::Vllm)
     },
@@ -233,9 +237,11 @@ pub const ENGINES: &[EngineTraits] = &[
         caches_prefixes: true,
         // The default of its capacity scheduler, `GUARANTEED_NO_EVICT`.
         scheduler: Some(Scheduler::Reserved),
+        cuts_prompts: true,
         ..plain(Engine::TrtLlm)
     },
-    plain(Engine::Other),
+    // Among others TEI.
+    EngineTraits { cuts_prompts: true, ..plain(Engine::Other) },
 ];
 
 impl Engine {

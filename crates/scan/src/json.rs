@@ -17,6 +17,7 @@ use super::prompt::{Prompt, read_prompt};
 use super::prompt_limit::{LimitFacts, PromptLimit};
 use super::stream_options::StreamOptions;
 use super::text::Text;
+use super::truncation::{Truncation, TruncationMember};
 use super::twin::twin_of;
 use super::weight::weigh_blobs;
 use super::{BYTE_ORDER_MARK, PromptPlaces, RequestProfile, ScanError, ScanOptions, to_offset};
@@ -62,6 +63,7 @@ struct Facts {
     prompts: [Prompt; PROMPT_FIELDS],
     messages_are_wrong: bool,
     ollama: OllamaFacts,
+    truncation: Truncation,
     stream_options: StreamOptions,
     places: PromptPlaces,
 }
@@ -123,6 +125,7 @@ enum Member {
     StreamOptions,
     /// A member that only Ollama's own API has.
     Ollama(OllamaMember),
+    Truncation(TruncationMember),
     Prompt(usize, PromptField),
     /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
@@ -165,7 +168,10 @@ impl Member {
         let is_ollama = operation.row().dialect == Dialect::Ollama;
         match OllamaMember::of(name).filter(|_| is_ollama) {
             Some(member) => Self::Ollama(member),
-            None => twin_of(name).map_or(Self::Other, Self::Twin),
+            None => match TruncationMember::of(operation, name) {
+                Some(member) => Self::Truncation(member),
+                None => twin_of(name).map_or(Self::Other, Self::Twin),
+            },
         }
     }
 
@@ -248,6 +254,7 @@ impl Member {
                 Ok(())
             }
             Self::Ollama(member) => facts.ollama.read(member, cursor, kind),
+            Self::Truncation(member) => facts.truncation.read(member, cursor, kind),
             Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
@@ -339,6 +346,7 @@ impl Facts {
             estimated_tokens: super::to_tokens(prompt.text),
             prompt_tokens,
             outside_context: TokenCount(prompt_tokens.0 - longest.0),
+            cut_to: self.truncation.cut_to(operation).map(TokenCount),
             max_tokens: max_tokens.map(TokenCount),
             prompt_limit: PromptLimit::of(&limit_facts),
             output_limit: self.limits.of_output(max_tokens, choices).map(TokenCount),

@@ -31,6 +31,7 @@ mod skip;
 mod sse;
 mod stream_options;
 mod text;
+mod truncation;
 mod twin;
 mod unescape;
 mod usage;

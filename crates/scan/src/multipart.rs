@@ -181,6 +181,7 @@ pub(super) fn scan(
         estimated_tokens: to_tokens(form.prompt),
         prompt_tokens: to_tokens(form.prompt),
         outside_context: TokenCount::default(),
+        cut_to: None,
         max_tokens: None,
         output_limit: None,
         choices: 1,

@@ -37,6 +37,9 @@ pub struct RequestProfile {
     /// The part of `prompt_tokens` that shares no context with the rest: all prompts of a list but
     /// the longest, because an engine computes each of them alone.
     pub outside_context: TokenCount,
+    /// The length to which an engine may cut each prompt instead of refusing it; 0 for the length
+    /// of its context, `None` if it may not.
+    pub cut_to: Option<TokenCount>,
     /// The client's limit on the tokens of the response.
     pub max_tokens: Option<TokenCount>,
     /// The upper bound of the response's tokens: the largest of the client's limits, for all
@@ -122,6 +125,7 @@ impl RequestProfile {
             estimated_tokens: TokenCount::default(),
             prompt_tokens: TokenCount::default(),
             outside_context: TokenCount::default(),
+            cut_to: None,
             max_tokens: None,
             output_limit: None,
             choices: 1,

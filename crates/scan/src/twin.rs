@@ -41,6 +41,8 @@ const DECIDING: &[&str] = &[
     "query",
     "documents",
     "texts",
+    "truncate",
+    "truncate_prompt_tokens",
     "content",
     "tokens",
     "suffix",

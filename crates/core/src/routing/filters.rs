@@ -5,6 +5,7 @@
 mod budget;
 mod circuit_breaker;
 mod conditions;
+mod context;
 mod cooldown;
 mod frozen;
 mod health;
@@ -21,6 +22,7 @@ pub use reason::RejectReason;
 pub use verdict::Verdict;
 
 pub(super) use conditions::{Candidacy, Conditions};
+pub(super) use context::is_too_short;
 pub(super) use cooldown::{NextProbe, is_known, next_probe};
 
 use penstock_api::Offer;
@@ -105,7 +107,8 @@ impl<'a> Filters<'a> {
             Candidacy::Known => candidate.known_offer,
             Candidacy::Usable => candidate.usable_offer,
         };
-        if !offer.contains(self.asked) || candidate.window < input.tokens {
+        let is_short = || is_too_short(input, candidate, conditions.candidacy);
+        if !offer.contains(self.asked) || candidate.window < input.tokens && is_short() {
             return V::reject(|| self.lasting_reason(candidate));
         }
         if !self.is_first_attempt && input.tried.contains(candidate.id) {
@@ -154,13 +157,18 @@ impl<'a> Filters<'a> {
         if !lacking.is_empty() {
             return RejectReason::Capabilities(lacking);
         }
-        if candidate.window < self.input.tokens {
+        if is_too_short(self.input, candidate, Candidacy::Usable) {
             return RejectReason::Context(candidate.window);
         }
         let conditions = Conditions { candidacy: Candidacy::Usable, ..self.conditions };
         let usable = Self { conditions, ..*self };
         let verdict: Result<(), RejectReason> = usable.check(candidate);
-        verdict.err().unwrap_or(RejectReason::Assumed)
+        verdict.err().unwrap_or_else(|| {
+            match is_too_short(self.input, candidate, self.conditions.candidacy) {
+                true => RejectReason::Context(candidate.window),
+                false => RejectReason::Assumed,
+            }
+        })
     }
 }
 

@@ -96,3 +96,45 @@ fn operation_without_a_model_run_fits_every_context() {
     let (all, longest) = figures(Operation::Tokenize, &format!("\"prompt\":{}", text(100)));
     assert_eq!((all, longest), (100, 0));
 }
+
+#[test]
+fn engine_may_cut_prompts_where_the_client_allows_it() {
+    let cut = |operation, members: &str| {
+        let body = format!("{{\"model\":\"m\"{members}}}");
+        scan_as(operation, &body).unwrap().cut_to.map(|length| length.0)
+    };
+    for (members, expected) in [
+        ("", None),
+        (r#","truncate_prompt_tokens":512"#, Some(512)),
+        (r#","truncate_prompt_tokens":-1"#, Some(0)),
+        (r#","truncate_prompt_tokens":null"#, None),
+        (r#","truncate_prompt_tokens":0"#, None),
+        (r#","truncate_prompt_tokens":"512""#, None),
+        (r#","truncate":true"#, Some(0)),
+        (r#","truncate":"END""#, Some(0)),
+        (r#","truncate":"NONE""#, None),
+        (r#","truncate":false"#, None),
+        (r#","truncate":null"#, None),
+        (r#","truncate":true,"truncate_prompt_tokens":9"#, Some(9)),
+        (r#","truncate":true,"truncate":false"#, None),
+    ] {
+        for operation in [Operation::Embeddings, Operation::Rerank, Operation::Classify] {
+            assert_eq!(cut(operation, members), expected, "{members}");
+        }
+    }
+    for operation in [Operation::OllamaEmbed, Operation::OllamaEmbeddings] {
+        for (members, expected) in [
+            ("", Some(0)),
+            (r#","truncate":true"#, Some(0)),
+            (r#","truncate":null"#, Some(0)),
+            (r#","truncate":false"#, None),
+            (r#","truncate_prompt_tokens":9"#, Some(0)),
+        ] {
+            assert_eq!(cut(operation, members), expected, "{members}");
+        }
+    }
+    assert_eq!(cut(Operation::Completions, r#","truncate_prompt_tokens":9"#), Some(9));
+    for operation in [Operation::Chat, Operation::OllamaChat, Operation::OllamaGenerate] {
+        assert_eq!(cut(operation, r#","truncate":true"#), None, "{}", operation.name());
+    }
+}

@@ -7,7 +7,7 @@ use penstock_api::units::{Timestamp, TokenCount};
 use super::{MAX_NAMED, Missing, RouteError};
 use crate::fleet::{Health, Serving};
 use crate::routing::RouteInput;
-use crate::routing::filters::RejectReason;
+use crate::routing::filters::{Candidacy, RejectReason, is_too_short};
 
 /// The findings on all candidates.
 #[derive(Default)]
@@ -121,7 +121,7 @@ fn lacking(input: &RouteInput<'_>, candidate: &Serving) -> Missing {
     let has_operation = candidate.usable_operations.contains(request.operation);
     Missing {
         capabilities: request.needs.without(candidate.usable),
-        context: candidate.context_length.is_some_and(|length| length < input.tokens),
+        context: is_too_short(input, candidate, Candidacy::Usable),
         operation: (!has_operation).then_some(request.operation),
         tier: Some(input.policy.restriction.tier).filter(|tier| candidate.tier < *tier),
     }

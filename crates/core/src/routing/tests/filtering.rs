@@ -67,6 +67,40 @@ fn a_prompt_that_just_fits_fits() {
 }
 
 #[test]
+fn prompt_is_cut_only_where_no_context_holds_it() {
+    let short = |name: &str, engine: &str| {
+        backend(name, 1, &format!("engine: {engine}, models: [{{ id: m, context_length: 100 }}]"))
+    };
+    let long =
+        backend("long", 2, "engine: vllm, priority: 90, models: [{ id: m, context_length: 200 }]");
+    let embed = TestRequest {
+        operation: Operation::OllamaEmbed,
+        cut_to: Some(TokenCount(0)),
+        ..TestRequest::of("m")
+    };
+    let rank = TestRequest { operation: Operation::Rerank, ..embed };
+    for (engine, request, is_cut) in [
+        ("ollama", embed, true),
+        ("vllm", embed, false),
+        ("vllm", rank, true),
+        ("other", rank, true),
+        ("llamacpp", rank, false),
+    ] {
+        let alone = format!("backends:\n{}", short("short", engine));
+        let both = format!("{alone}{long}");
+        let of = |tokens| TestRequest { tokens, ..request };
+        assert_eq!(Fleet::of(&alone).backend_for(of(100)), "short", "{engine}");
+        assert_eq!(Fleet::of(&alone).route(of(101)).is_ok(), is_cut, "{engine}");
+        assert_eq!(Fleet::of(&both).backend_for(of(101)), "long", "{engine}");
+        let uncut = TestRequest { cut_to: None, ..of(101) };
+        assert!(Fleet::of(&alone).route(uncut).is_err(), "{engine}");
+        let to_length = |length| TestRequest { cut_to: Some(TokenCount(length)), ..of(300) };
+        assert_eq!(Fleet::of(&alone).route(to_length(100)).is_ok(), is_cut, "{engine}");
+        assert!(Fleet::of(&alone).route(to_length(101)).is_err(), "{engine}: still too long");
+    }
+}
+
+#[test]
 fn an_unknown_context_fits_everything() {
     let mut fleet = Fleet::of("backends: [{ url: \"http://h:1\", models: [m] }]");
     assert!(fleet.route(TestRequest { tokens: u32::MAX, ..TestRequest::of("m") }).is_ok());
