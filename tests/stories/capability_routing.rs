@@ -130,6 +130,38 @@ fn each_capability_selects_a_backend_that_has_it() {
 }
 
 #[test]
+fn image_selects_vision_in_every_operation_and_place() {
+    let fleet = Fleet::start();
+    let image = json!({"type": "image_url", "image_url": {"url": IMAGE}});
+    let block = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}});
+    let document = json!({"type": "document", "source": {"type": "content", "content": [block]}});
+    let user = |part: &Value| json!([{"role": "user", "content": [part]}]);
+    let screenshot = json!({"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "image_url": IMAGE}});
+    for (path, body) in [
+        (
+            CHAT,
+            json!({"model": "m", "messages": user(&json!({"type": "video_url", "video_url": {"url": "https://a.b/c"}}))}),
+        ),
+        ("/v1/messages", json!({"model": "m", "max_tokens": 9, "messages": user(&document)})),
+        ("/v1/responses", json!({"model": "m", "input": [screenshot]})),
+        ("/v1/embeddings", json!({"model": "m", "messages": user(&image)})),
+        ("/v1/rerank", json!({"model": "m", "query": "q", "documents": [{"content": [image]}]})),
+        (
+            "/completion",
+            json!({"model": "m", "prompt": {"prompt_string": "<__media__>", "multimodal_data": ["AA=="]}}),
+        ),
+        (
+            "/completion",
+            json!({"model": "m", "prompt": "[img-1]", "image_data": [{"data": "AA==", "id": 1}]}),
+        ),
+    ] {
+        assert_eq!(fleet.taker(path, &body), Ok("vision"), "{path} {body}");
+    }
+    let about = json!({"model": "m", "query": "image_url", "documents": [image.to_string()]});
+    assert_eq!(fleet.taker("/v1/rerank", &about), Ok("tools"), "a text is no image");
+}
+
+#[test]
 fn long_prompt_selects_a_long_context() {
     let fleet = Fleet::start();
     let of = |tokens: usize| chat("m", &"x".repeat(tokens * 4));

@@ -16,6 +16,8 @@ pub enum Layout {
     Plain,
     /// The same, but an array is a part of one prompt.
     Joined,
+    /// An array of images.
+    Images,
 }
 
 /// The relation of a member to the prompt prefix that an engine caches.
@@ -50,6 +52,11 @@ pub(super) const fn main(name: &'static str, layout: Layout) -> PromptField {
 /// A member that comes before the prompt.
 pub(super) const fn system(name: &'static str, layout: Layout) -> PromptField {
     PromptField { name, layout, place: PromptPlace::System }
+}
+
+/// A member with the images of a prompt.
+pub(super) const fn images(name: &'static str) -> PromptField {
+    PromptField { name, layout: Layout::Images, place: PromptPlace::Counted }
 }
 
 /// A member whose text only counts.

@@ -1,10 +1,8 @@
-//! Extracts the facts from a JSON body: model, tools, response formats and limits; `prompt` reads
-//! the prompt. The last of repeated members counts, as it does for the backends.
+//! Extracts the facts from a JSON body: model, tools, response formats and limits; `prompt_field`
+//! reads the prompt. The last of repeated members counts, as it does for the backends.
 
 use penstock_api::units::{ByteSpan, TokenCount};
-use penstock_api::{
-    Capabilities, Dialect, Layout, Operation, PROMPT_FIELDS, PromptField, PromptPlace,
-};
+use penstock_api::{Capabilities, Dialect, Operation, PROMPT_FIELDS, PromptField, PromptPlace};
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Parsed, Syntax};
@@ -13,7 +11,8 @@ use super::ids::{StoredIds, read_id};
 use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
-use super::prompt::{Prompt, read_prompt};
+use super::prompt::Prompt;
+use super::prompt_field::{is_wrong_type, read_prompt};
 use super::prompt_limit::{LimitFacts, PromptLimit};
 use super::stream_options::StreamOptions;
 use super::text::Text;
@@ -227,13 +226,8 @@ impl Member {
             Self::Counted(definition) => facts.definitions.read(definition, cursor, kind),
             Self::Limit(limit) => facts.limits.read(limit, cursor, kind),
             Self::Prompt(index, PromptField { layout, .. }) => {
-                match layout {
-                    Layout::Messages => facts.messages_are_wrong = kind != b'[',
-                    Layout::MessagesWithImages => {
-                        facts.messages_are_wrong = !matches!(kind, b'[' | b'n');
-                    }
-                    Layout::Items | Layout::Content | Layout::Plain | Layout::Joined => {}
-                }
+                facts.messages_are_wrong =
+                    is_wrong_type(layout, kind).unwrap_or(facts.messages_are_wrong);
                 match facts.prompts.get_mut(index) {
                     Some(slot) => read_prompt(cursor, kind, layout, slot),
                     None => cursor.skip(kind),
@@ -305,10 +299,7 @@ impl Facts {
         if self.messages_are_wrong {
             return Err(ScanError::WrongType { field: "messages", expected: "an array" });
         }
-        let mut prompt = Prompt::default();
-        for found in self.prompts {
-            prompt.add(found);
-        }
+        let prompt = Prompt::sum(&self.prompts);
         let definitions = self.definitions.sum() + self.ollama.schema;
         let besides = prompt.besides + definitions + weigh_blobs(self.ollama.images);
         let wants_json = self.response_format || self.text_format || self.ollama.wants_json;

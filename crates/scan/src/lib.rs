@@ -5,6 +5,7 @@
 #![deny(missing_docs)]
 
 mod bytes;
+mod content;
 mod cursor;
 mod decode;
 mod definitions;
@@ -22,7 +23,9 @@ mod part;
 mod pieces;
 mod profile;
 mod prompt;
+mod prompt_field;
 mod prompt_limit;
+mod prompt_list;
 mod reported_failure;
 mod response_id;
 mod scalar;

@@ -6,8 +6,9 @@ use super::cursor::{Cursor, Parsed};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PartKind {
     Text,
+    /// An image, or a video, which engines read as images.
     Image,
-    /// A sound, a video, or an image taken by a tool.
+    /// A sound.
     Blob,
     ToolCall,
     ToolResult,
@@ -18,13 +19,16 @@ impl PartKind {
     fn of(name: &[u8]) -> Self {
         match name {
             b"text" | b"input_text" | b"output_text" => Self::Text,
-            b"image_url" | b"input_image" | b"image" => Self::Image,
-            b"input_audio"
-            | b"audio"
-            | b"audio_url"
+            b"image_url"
+            | b"input_image"
+            | b"image"
+            | b"image_embeds"
+            | b"image_pil"
+            | b"computer_screenshot"
             | b"video_url"
             | b"input_video"
-            | b"computer_screenshot" => Self::Blob,
+            | b"video" => Self::Image,
+            b"input_audio" | b"audio" | b"audio_url" => Self::Blob,
             b"tool_use" | b"server_tool_use" | b"mcp_tool_use" => Self::ToolCall,
             b"tool_result" => Self::ToolResult,
             _ => Self::Unknown,
@@ -38,6 +42,10 @@ pub(super) enum PartMember {
     Kind,
     Text,
     Content,
+    /// The data of an image or a document, or its content.
+    Source,
+    /// A member that stands for the type of an image where there is none.
+    Picture,
     /// A member that no engine reads.
     Unread,
     Other,
@@ -54,6 +62,10 @@ impl PartMember {
             b"type" => Self::Kind,
             b"text" => Self::Text,
             b"content" => Self::Content,
+            b"source" => Self::Source,
+            b"image_url" | b"image" | b"image_embeds" | b"image_pil" | b"video_url" | b"video" => {
+                Self::Picture
+            }
             _ if is_unread(name) => Self::Unread,
             _ => Self::Other,
         }
@@ -89,10 +101,20 @@ pub(super) struct ScannedPart {
     pub(super) kind: PartKind,
     /// The length of its text.
     pub(super) text: u64,
+    /// True if it has a member for an image or a video.
+    has_picture: bool,
 }
 
 impl ScannedPart {
-    pub(super) const EMPTY: Self = Self { kind: PartKind::Unknown, text: 0 };
+    pub(super) const EMPTY: Self = Self { kind: PartKind::Unknown, text: 0, has_picture: false };
+
+    /// Returns whether it is an image or a video: by its type, or by its members if they have
+    /// neither a known type nor a text.
+    #[inline(always)]
+    pub(super) fn is_image(&self) -> bool {
+        let is_untyped = self.kind == PartKind::Unknown && self.text == 0;
+        self.kind == PartKind::Image || is_untyped && self.has_picture
+    }
 
     #[inline(always)]
     pub(super) fn read(&mut self, member: PartMember, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
@@ -114,7 +136,13 @@ impl ScannedPart {
                     return Ok(());
                 }
             }
-            PartMember::Content | PartMember::Unread | PartMember::Other => {}
+            PartMember::Picture if is_string => {
+                let text = cursor.string()?;
+                self.has_picture = text.start < text.end;
+                return Ok(());
+            }
+            PartMember::Picture => self.has_picture = matches!(kind, b'{' | b'['),
+            PartMember::Content | PartMember::Source | PartMember::Unread | PartMember::Other => {}
         }
         cursor.skip(kind)
     }

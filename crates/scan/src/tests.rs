@@ -1,7 +1,8 @@
 //! Tests of the scanner: its rules in `rules`, forms in `form`, comparison with `serde_json` in
 //! `oracle`, rejected bodies in `malformed`, Ollama's own API in `ollama`, escapes in `escapes`,
-//! prompt parts other than text in `prompt_tokens`, requests of agents in `agents`, lists of prompts in `batches`, counted
-//! allocations in `allocations`, and the token estimate compared with real counts in `estimate`.
+//! prompt parts other than text in `prompt_tokens` and `nested_content`, lists of prompts in
+//! `batches`, requests of agents in `agents`, counted allocations in `allocations`, and the token
+//! estimate compared with real counts in `estimate`.
 
 mod agents;
 mod allocations;
@@ -11,6 +12,7 @@ mod escapes;
 mod estimate;
 mod form;
 mod malformed;
+mod nested_content;
 mod ollama;
 mod oracle;
 mod prompt_tokens;

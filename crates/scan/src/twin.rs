@@ -41,6 +41,7 @@ const DECIDING: &[&str] = &[
     "query",
     "documents",
     "texts",
+    "image_data",
     "truncate",
     "truncate_prompt_tokens",
     "content",

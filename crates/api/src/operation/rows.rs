@@ -2,7 +2,7 @@
 
 use super::{BodyFormat, EventForm, Operation, OperationRow, Work};
 use crate::dialect::{self, Dialect};
-use crate::prompt::{Layout, PromptField, counted, main, system};
+use crate::prompt::{Layout, PromptField, counted, images, main, system};
 
 const fn row(
     operation: Operation,
@@ -95,7 +95,9 @@ const POOLING_PROMPT: &[PromptField] =
     &[main("input", Layout::Plain), main("messages", Layout::Items)];
 const TOKENIZE_PROMPT: &[PromptField] =
     &[counted("content"), counted("prompt"), main("messages", Layout::Items)];
-const EMBEDDING_PROMPT: &[PromptField] = &[counted("content"), counted("input")];
+const NATIVE_PROMPT: &[PromptField] = &[main("prompt", Layout::Plain), images("image_data")];
+const EMBEDDING_PROMPT: &[PromptField] =
+    &[counted("content"), counted("input"), images("image_data")];
 /// The files of `input_extra` come first in what the model reads.
 const INFILL_PROMPT: &[PromptField] = &[
     main("input_prefix", Layout::Plain),
@@ -143,7 +145,7 @@ pub const OPERATIONS: &[OperationRow] = &[
         )
     },
     convertible(
-        row(Operation::Embeddings, "embeddings", &["/v1/embeddings"], PLAIN_INPUT, "embeddings"),
+        row(Operation::Embeddings, "embeddings", &["/v1/embeddings"], POOLING_PROMPT, "embeddings"),
         &[Operation::OllamaEmbed],
     ),
     OperationRow {
@@ -255,7 +257,7 @@ pub const OPERATIONS: &[OperationRow] = &[
             Operation::NativeCompletion,
             "native_completion",
             &["/completion", "/completions"],
-            PLAIN_PROMPT,
+            NATIVE_PROMPT,
             "text_completion",
         ),
         EventForm::Content,

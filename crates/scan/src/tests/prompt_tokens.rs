@@ -1,6 +1,6 @@
 //! Tests the parts of a prompt that count in its length in addition to the text of its messages.
 
-use penstock_api::{Capabilities, Operation};
+use penstock_api::Operation;
 use proptest::prelude::*;
 
 use super::super::TokenEstimate;
@@ -275,10 +275,6 @@ fn the_last_definition_counts() {
     let text = long();
     let members = format!(r#""tools":[{{"description":"{text}"}}],"tools":[]"#);
     assert_eq!(figures(Operation::Chat, &members).1, 0);
-    let screenshot =
-        r#""input":[{"type":"computer_call_output","output":{"type":"computer_screenshot"}}]"#;
-    let body = format!("{{\"model\":\"m\",{screenshot}}}");
-    assert_eq!(scan_as(Operation::Responses, &body).unwrap().needs, Capabilities::NONE);
 }
 
 /// Returns the length of JSON, found by a walk over its tree.

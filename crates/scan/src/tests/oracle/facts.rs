@@ -30,32 +30,43 @@ impl Facts {
                 if let Some(Value::String(text)) = document.get("text") {
                     self.add_text(text);
                 }
-                self.has_image |= is_image(document.get("type"));
+                self.has_image |= is_image(value);
+                if let Some(content) = document.get("content") {
+                    self.add_content(content, true);
+                }
             }
             _ => {}
         }
     }
 
-    fn add_content(&mut self, value: &Value, in_result: bool) {
+    fn add_content(&mut self, value: &Value, is_inner: bool) {
         match value {
             Value::String(text) => self.add_text(text),
             Value::Array(parts) => {
-                for part in parts {
-                    self.has_image |= is_image(part.get("type"));
-                    match part.get("type").and_then(Value::as_str) {
-                        Some("text" | "input_text" | "output_text") => {
-                            if let Some(Value::String(text)) = part.get("text") {
-                                self.add_text(text);
-                            }
-                        }
-                        Some("tool_result") if !in_result => {
-                            self.add_content(&part["content"], true);
-                        }
-                        _ => {}
-                    }
+                parts.iter().filter(|part| part.is_object()).for_each(|part| self.add_part(part));
+            }
+            Value::Object(_) if is_inner => self.add_part(value),
+            _ => {}
+        }
+    }
+
+    fn add_part(&mut self, part: &Value) {
+        self.has_image |= is_image(part);
+        match part.get("type").and_then(Value::as_str) {
+            Some("text" | "input_text" | "output_text") => {
+                if let Some(Value::String(text)) = part.get("text") {
+                    self.add_text(text);
                 }
             }
-            _ => {}
+            Some("tool_result") => self.add_content(&part["content"], true),
+            Some("image_url" | "input_image" | "image" | "input_audio") => {}
+            _ if is_image(part) => {}
+            // The text of what is not known is no conversation, but an image is one anywhere.
+            _ => {
+                let mut inner = Self::default();
+                inner.add_content(&part["content"], true);
+                self.has_image |= inner.has_image;
+            }
         }
     }
 
@@ -86,7 +97,8 @@ impl Facts {
                 facts.add_content(&body["instructions"], false);
             }
             _ => {
-                if matches!(operation, Operation::Tokenize | Operation::Classify) {
+                let chats = [Operation::Tokenize, Operation::Classify, Operation::Embeddings];
+                if chats.contains(&operation) {
                     facts.add_messages(&body["messages"]);
                 }
                 let fields: &[&str] = match operation {
@@ -109,8 +121,19 @@ impl Facts {
     }
 }
 
-fn is_image(kind: Option<&Value>) -> bool {
-    matches!(kind.and_then(Value::as_str), Some("image_url" | "input_image" | "image"))
+fn is_image(part: &Value) -> bool {
+    let is_filled = |value: &Value| match value {
+        Value::String(text) => !text.is_empty(),
+        value => value.is_object() || value.is_array(),
+    };
+    match part.get("type").and_then(Value::as_str) {
+        Some("image_url" | "input_image" | "image") => true,
+        Some("text" | "input_text" | "output_text" | "tool_result" | "input_audio") => false,
+        _ => {
+            let has_text = part["text"].as_str().is_some_and(|text| !text.is_empty());
+            !has_text && part.get("image_url").is_some_and(is_filled)
+        }
+    }
 }
 
 pub(super) fn is_json(format: &Value) -> bool {

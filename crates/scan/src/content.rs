@@ -1,0 +1,107 @@
+//! Reads the content of a message: a text, or parts, which may have content themselves.
+
+use super::cursor::{Cursor, Members, Parsed};
+use super::part::{PartKind, PartMember, ScannedPart};
+use super::prompt::Prompt;
+use super::weight::{Weight, weigh_blobs};
+
+/// The most levels of content in content that are read as parts. APIs have four: a picture in the
+/// source of a document that a tool has fetched.
+const MAX_LEVELS: u32 = 8;
+
+/// Consumes a string, a content part, or an array of them.
+#[inline(always)]
+pub(super) fn content(cursor: &mut Cursor<'_>, kind: u8, level: u32, into: &mut Prompt) -> Parsed {
+    if kind != b'"' {
+        return parts(cursor, kind, level, into);
+    }
+    let text = cursor.text()?;
+    into.add_text(cursor, text);
+    Ok(())
+}
+
+#[inline(never)]
+fn parts(cursor: &mut Cursor<'_>, kind: u8, level: u32, into: &mut Prompt) -> Parsed {
+    match kind {
+        b'[' => cursor.elements(|cursor, kind| element_of_content(cursor, kind, level, into)),
+        // Only content in content, such as the result of a search, may be a single object.
+        b'{' if level > 0 => part(cursor, level, into),
+        _ => cursor.skip(kind),
+    }
+}
+
+#[inline(always)]
+pub(super) fn element_of_content(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    level: u32,
+    into: &mut Prompt,
+) -> Parsed {
+    match kind {
+        b'{' => part(cursor, level, into),
+        // Not in the APIs, but some engines read it.
+        b'"' => {
+            let text = cursor.text()?;
+            into.besides += cursor.measure(text);
+            Ok(())
+        }
+        _ => cursor.skip(kind),
+    }
+}
+
+/// Consumes a content part. Its `type` may come after its text, so the text counts only at the end.
+pub(super) fn part(cursor: &mut Cursor<'_>, level: u32, into: &mut Prompt) -> Parsed {
+    let mut part = ScannedPart::EMPTY;
+    let (mut result, mut sourced) = (Prompt::default(), Prompt::default());
+    let mut others = Weight::default();
+    let members = Members::with_likely(&PartMember::LIKELY, PartMember::of);
+    cursor.members(members, |cursor, member, kind| match member {
+        PartMember::Content if level < MAX_LEVELS => {
+            result = Prompt::default();
+            content(cursor, kind, level + 1, &mut result)
+        }
+        PartMember::Source if level < MAX_LEVELS && kind == b'{' => {
+            source(cursor, level + 1, &mut sourced)
+        }
+        PartMember::Content | PartMember::Source | PartMember::Other => {
+            others.add(cursor.weighed(kind)?);
+            Ok(())
+        }
+        PartMember::Kind | PartMember::Text | PartMember::Picture | PartMember::Unread => {
+            part.read(member, cursor, kind)
+        }
+    })?;
+    if part.is_image() {
+        into.add_images(1);
+        return Ok(());
+    }
+    match part.kind {
+        PartKind::Text => into.text += part.text,
+        PartKind::Image => {}
+        PartKind::Blob => {
+            into.refers = true;
+            into.besides += weigh_blobs(1);
+        }
+        PartKind::ToolCall => into.add_call(others),
+        PartKind::ToolResult => into.add(result),
+        PartKind::Unknown => {
+            result.add(sourced);
+            into.refers = true;
+            into.has_image |= result.has_image;
+            into.besides += part.text + result.length() + others.with_blobs();
+        }
+    }
+    Ok(())
+}
+
+/// Consumes the source of a document: its data, or its content.
+fn source(cursor: &mut Cursor<'_>, level: u32, into: &mut Prompt) -> Parsed {
+    cursor.members(Members::named(PartMember::of), |cursor, member, kind| match member {
+        PartMember::Content => content(cursor, kind, level, into),
+        PartMember::Kind | PartMember::Unread => cursor.skip(kind),
+        PartMember::Text | PartMember::Source | PartMember::Picture | PartMember::Other => {
+            into.besides += cursor.weighed(kind)?.with_blobs();
+            Ok(())
+        }
+    })
+}
