@@ -83,9 +83,11 @@ impl Limits {
         Ok(())
     }
 
-    /// Returns the first limit that is set, in the order in which OpenAI replaced them.
+    /// Returns the first limit that is set, in the order in which OpenAI replaced them, and then
+    /// llama.cpp's.
     pub(super) fn first(&self) -> Option<u32> {
-        self.max_completion_tokens.or(self.max_output_tokens).or(self.max_tokens)
+        let of_openai = self.max_completion_tokens.or(self.max_output_tokens).or(self.max_tokens);
+        of_openai.or(self.n_predict)
     }
 
     /// Returns the number of responses: the choices for each of `prompts`.

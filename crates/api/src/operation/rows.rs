@@ -138,7 +138,7 @@ pub const OPERATIONS: &[OperationRow] = &[
                 Operation::Completions,
                 "completions",
                 &["/v1/completions"],
-                PLAIN_PROMPT,
+                MIDDLE_PROMPT,
                 "text_completion",
             ),
             EventForm::CompletionText,

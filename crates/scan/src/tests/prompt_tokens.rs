@@ -41,6 +41,7 @@ fn plain_text_has_one_length() {
             ),
         ),
         (Operation::Completions, format!(r#""prompt":{word}"#)),
+        (Operation::Completions, format!(r#""prompt":"","suffix":{word}"#)),
         (Operation::Embeddings, format!(r#""input":[{word}]"#)),
         (Operation::Rerank, format!(r#""query":"","documents":[{word},{{"text":""}}]"#)),
         (Operation::OllamaGenerate, format!(r#""prompt":{word},"context":[],"images":[]"#)),

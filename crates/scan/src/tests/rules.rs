@@ -289,6 +289,19 @@ fn images_in_other_operations_need_vision_too() {
 }
 
 #[test]
+fn limit_of_llama_cpp_counts_after_those_of_openai() {
+    let limit = |operation, members: &str| {
+        let body = format!(r#"{{"model":"m",{members}}}"#);
+        scan_as(operation, &body).unwrap().max_tokens.map(|limit| limit.0)
+    };
+    for operation in [Operation::NativeCompletion, Operation::Chat] {
+        assert_eq!(limit(operation, r#""n_predict":64"#), Some(64));
+        assert_eq!(limit(operation, r#""n_predict":-1"#), None);
+        assert_eq!(limit(operation, r#""n_predict":64,"max_tokens":8"#), Some(8));
+    }
+}
+
+#[test]
 fn limits_saturate_and_wrong_ones_are_ignored() {
     for (value, limit) in [
         ("0", Some(0)),

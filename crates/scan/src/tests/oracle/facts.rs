@@ -102,12 +102,12 @@ impl Facts {
                     facts.add_messages(&body["messages"]);
                 }
                 let fields: &[&str] = match operation {
-                    Operation::Completions | Operation::ImageGenerations => &["prompt"],
+                    Operation::ImageGenerations => &["prompt"],
                     Operation::Tokenize => &["content", "prompt"],
                     Operation::Detokenize => &["tokens"],
                     Operation::NativeEmbedding => &["content", "input"],
                     Operation::Infill => &["input_prefix", "input_extra", "input_suffix", "prompt"],
-                    Operation::FillInTheMiddle => &["prompt", "suffix"],
+                    Operation::Completions | Operation::FillInTheMiddle => &["prompt", "suffix"],
                     Operation::Rerank => &["query", "documents", "texts"],
                     Operation::Score => &["text_1", "text_2", "query", "documents"],
                     _ => &["input"],
