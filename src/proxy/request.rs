@@ -163,7 +163,8 @@ impl ScannedRequest {
         stream: Option<StreamFraming>,
     ) -> ResponseMonitor {
         let serving = self.decision.as_ref().and_then(|decision| decision.serving(&self.fleet));
-        let context = serving.and_then(|serving| serving.context_length);
+        let requested = self.profile.context_length;
+        let context = serving.and_then(|serving| serving.context_for(requested));
         let bounds = UsageBounds::of(&self.profile, context);
         let mut monitor = ResponseMonitor::new(operation, stream, bounds);
         if self.makes_stored {

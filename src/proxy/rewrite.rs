@@ -193,6 +193,7 @@ fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ShiftState>
         operation: profile.operation,
         model: ctx.record.routing.model.as_deref().and_then(|name| config.models.get(name)),
         of_client: ctx.identity.as_ref().and_then(|client| client.context_shift),
+        context: profile.context_length,
     };
     let known = terms.shift()?;
     let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));

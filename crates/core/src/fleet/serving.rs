@@ -83,6 +83,8 @@ pub struct Serving {
     pub context_length: Option<TokenCount>,
     /// The context length with which the engine loads the model for penstock (`models.*.num_ctx`).
     pub num_ctx: Option<TokenCount>,
+    /// The longest context with which it can load the model; `None` if unknown.
+    pub(super) loadable_context: Option<TokenCount>,
     /// The backend's own name for the model, if different.
     pub upstream_id: Option<Box<str>>,
     pub model: Box<str>,
@@ -108,6 +110,15 @@ impl Serving {
     /// Returns its engine, configured or detected.
     pub fn engine(&self) -> Engine {
         self.state.engine(self.configured_engine)
+    }
+
+    /// The longest context for a request that names `requested`; `None` if unknown. A request may
+    /// have its model loaded with more than `models.*.num_ctx`. If it names less, its engine cuts
+    /// the prompt as its client asks for: that is no reason against the backend.
+    pub fn context_for(&self, requested: Option<TokenCount>) -> Option<TokenCount> {
+        let requested = requested.filter(|_| self.num_ctx.is_some());
+        let loaded = requested.map(|length| self.loadable_context.unwrap_or(length).min(length));
+        self.context_length.map(|length| length.max(loaded.unwrap_or_default()))
     }
 
     /// The scope of a cooldown of the model on the backend, for every client.

@@ -4,6 +4,7 @@
 
 use http::header::HeaderName;
 use penstock_api::Operation;
+use penstock_api::units::TokenCount;
 use penstock_config::ModelConfig;
 use penstock_dialect::room_in;
 use penstock_scan::{RequestProfile, Usage};
@@ -30,6 +31,8 @@ pub struct ShiftTerms<'a> {
     pub model: Option<&'a ModelConfig>,
     /// The setting of the client's key, before that of the model.
     pub of_client: Option<bool>,
+    /// The context length that the request names.
+    pub context: Option<TokenCount>,
 }
 
 impl ShiftTerms<'_> {
@@ -39,7 +42,8 @@ impl ShiftTerms<'_> {
         let by_model = self.model.is_some_and(|model| model.context_shift);
         let is_on = self.of_client.unwrap_or(by_model);
         let drops_tools = self.model.is_some_and(|model| model.context_shift_drops_tools);
-        (has_messages && is_on).then(|| ContextShift { drops_tools, ..ContextShift::default() })
+        let shift = ContextShift { drops_tools, context: self.context, ..Default::default() };
+        (has_messages && is_on).then_some(shift)
     }
 }
 
@@ -48,6 +52,8 @@ impl ShiftTerms<'_> {
 pub struct ContextShift {
     /// True if its tools may be dropped, too.
     pub drops_tools: bool,
+    /// The context length that the request names.
+    pub context: Option<TokenCount>,
     /// Tokens of an engine per thousand estimated ones, as an engine counted this request.
     pub scale: Option<u32>,
     /// The backend that refused it last, and the length of its context.
@@ -63,7 +69,7 @@ impl ContextShift {
     /// declared length is in the estimate's own tokens unless an engine has counted the request.
     pub fn limit_of(&self, serving: &Serving) -> Option<ContextLimit> {
         let learned = serving.latency.context.limit();
-        let declared = serving.context_length.map(|length| length.0);
+        let declared = serving.context_for(self.context).map(|length| length.0);
         let refused = self.refused_by.filter(|(id, _)| *id == serving.id).map(|(_, limit)| limit);
         let known = [refused, learned.map(|learned| learned.tokens), declared];
         // The least of them: a prompt within it fits, whichever is right.

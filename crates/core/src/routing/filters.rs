@@ -22,7 +22,7 @@ pub use reason::RejectReason;
 pub use verdict::Verdict;
 
 pub(super) use conditions::{Candidacy, Conditions};
-pub(super) use context::is_too_short;
+pub(super) use context::{context_of, is_too_short};
 pub(super) use cooldown::{NextProbe, is_known, next_probe};
 
 use penstock_api::Offer;
@@ -158,14 +158,14 @@ impl<'a> Filters<'a> {
             return RejectReason::Capabilities(lacking);
         }
         if is_too_short(self.input, candidate, Candidacy::Usable) {
-            return RejectReason::Context(candidate.window);
+            return RejectReason::Context(context_of(self.input, candidate));
         }
         let conditions = Conditions { candidacy: Candidacy::Usable, ..self.conditions };
         let usable = Self { conditions, ..*self };
         let verdict: Result<(), RejectReason> = usable.check(candidate);
         verdict.err().unwrap_or_else(|| {
             match is_too_short(self.input, candidate, self.conditions.candidacy) {
-                true => RejectReason::Context(candidate.window),
+                true => RejectReason::Context(context_of(self.input, candidate)),
                 false => RejectReason::Assumed,
             }
         })

@@ -72,6 +72,7 @@ pub fn highest_cost(
         input: profile.prefill_tokens().0.into(),
         output,
         responses: profile.choices.into(),
+        context: profile.context_length,
     };
     let cost = Money::of(router.highest_cost(asked, policy, &size));
     // What a request that is not read asks for is not known.

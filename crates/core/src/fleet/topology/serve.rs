@@ -36,10 +36,9 @@ pub(super) fn serve(
     let num_ctx = rules.num_ctx(engine, &entry.id);
     let declared_operations =
         declared.and_then(|model| model.operations).or(backend.config.operations);
-    let native_operations = declared_operations.or(entry.operations).unwrap_or(engine.operations());
-    let native_operations =
-        if num_ctx.is_some() { with_own_api(native_operations) } else { native_operations };
-    let native_operations = native_operations.without(backend.state.lessons.lacking());
+    let native = declared_operations.or(entry.operations).unwrap_or(engine.operations());
+    let native = if num_ctx.is_some() { with_own_api(native) } else { native };
+    let native_operations = native.without(backend.state.lessons.lacking());
     // An engine loads the model with `num_ctx`, even if the model has a longer context.
     let window = entry.context_length.into_iter().chain(num_ctx).min();
     let usable_operations = native_operations.with_convertible();
@@ -80,6 +79,7 @@ pub(super) fn serve(
         window: TokenCount(window.unwrap_or(u32::MAX)),
         context_length: window.map(TokenCount),
         num_ctx: num_ctx.map(TokenCount),
+        loadable_context: entry.context_length.map(TokenCount),
         upstream_id: other_name(entry).map(Box::from),
         model: entry.id.as_str().into(),
         state: Arc::clone(&backend.state),

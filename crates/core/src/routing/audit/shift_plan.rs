@@ -69,7 +69,12 @@ impl ShiftPlan {
         let model = topology.model_id(target).and_then(|id| topology.model(id))?;
         let client = dry_run.client(sample);
         let of_client = client.and_then(|client| client.context_shift);
-        let terms = ShiftTerms { operation, model: config.models.get(&*model.name), of_client };
+        let terms = ShiftTerms {
+            operation,
+            model: config.models.get(&*model.name),
+            of_client,
+            context: profile.context_length,
+        };
         let headers = sample.headers.iter().map(|(name, value)| (&**name, value.as_bytes()));
         let shift = terms.shift().filter(|_| !forbids_shift(headers))?;
         let estimated = profile.prompt_tokens.0;

@@ -7,7 +7,7 @@ use penstock_api::units::{Timestamp, TokenCount};
 use super::{MAX_NAMED, Missing, RouteError};
 use crate::fleet::{Health, Serving};
 use crate::routing::RouteInput;
-use crate::routing::filters::{Candidacy, RejectReason, is_too_short};
+use crate::routing::filters::{Candidacy, RejectReason, context_of, is_too_short};
 
 /// The findings on all candidates.
 #[derive(Default)]
@@ -59,7 +59,7 @@ impl Seen {
                 if is_healthy {
                     let missing = lacking(input, candidate);
                     if missing.is_only_context() {
-                        self.longest = self.longest.max(Some(candidate.window));
+                        self.longest = self.longest.max(Some(context_of(input, candidate)));
                     }
                     self.add_lacking(candidate, missing);
                 }

@@ -20,7 +20,12 @@ pub(in crate::routing) fn is_too_short(
         Candidacy::Known => input.tokens,
         Candidacy::Usable => tokens_after_cut(input, candidate),
     };
-    candidate.window < needed
+    context_of(input, candidate) < needed
+}
+
+/// Returns the context of a backend for the request; the largest number if it is unknown.
+pub(in crate::routing) fn context_of(input: &RouteInput<'_>, candidate: &Serving) -> TokenCount {
+    candidate.context_for(input.request.context_length).unwrap_or(TokenCount(u32::MAX))
 }
 
 /// Returns the tokens that a context must hold: less than all if the engine cuts the prompt.

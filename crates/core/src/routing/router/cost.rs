@@ -1,5 +1,7 @@
 //! The money that a request may cost, for the budgets of its client.
 
+use penstock_api::units::TokenCount;
+
 use super::Router;
 use crate::fleet::{Serving, Topology};
 use crate::routing::policies::{ModelAsked, PolicyScope, Restriction};
@@ -16,6 +18,8 @@ pub struct RequestSize {
     pub output: Option<u64>,
     /// The number of its responses.
     pub responses: u64,
+    /// The context length that it requests.
+    pub context: Option<TokenCount>,
 }
 
 impl RequestSize {
@@ -25,7 +29,8 @@ impl RequestSize {
         let usual = || row.latency.length().map_or(ASSUMED_OUTPUT, |length| length.0.into());
         let output = self.output.unwrap_or_else(|| usual().saturating_mul(self.responses));
         // No response is longer than the context of its engine.
-        let window = u64::from(row.window.0).saturating_mul(self.responses);
+        let context = row.context_for(self.context).map_or(u32::MAX, |length| length.0);
+        let window = u64::from(context).saturating_mul(self.responses);
         let cost = |cached| price.request_cost(self.input, cached, output.min(window));
         // Cached input may be the dearer one.
         cost(0).max(cost(self.input))

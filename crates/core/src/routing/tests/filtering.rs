@@ -101,6 +101,38 @@ fn prompt_is_cut_only_where_no_context_holds_it() {
 }
 
 #[test]
+fn context_that_a_request_names_counts_before_that_of_its_model() {
+    let of = |length: &str| {
+        let model = format!("models: [{{ id: m{length} }}]");
+        let backend = backend("a", 1, &format!("engine: ollama, {model}"));
+        format!("models: {{ m: {{ num_ctx: 100 }} }}\nbackends:\n{backend}")
+    };
+    let (known, unknown) = (of(", context_length: 300"), of(""));
+    let ask = TestRequest { operation: Operation::OllamaChat, ..TestRequest::of("m") };
+    for (yaml, named, tokens, fits) in [
+        (&known, None, 101, false),
+        (&known, Some(200), 200, true),
+        (&known, Some(200), 201, false),
+        (&known, Some(999), 300, true),
+        (&known, Some(999), 301, false),
+        (&known, Some(50), 100, true),
+        (&known, Some(50), 101, false),
+        (&unknown, Some(200), 200, true),
+        (&unknown, Some(200), 201, false),
+    ] {
+        let context_length = named.map(TokenCount);
+        let taken = Fleet::of(yaml).route(TestRequest { tokens, context_length, ..ask });
+        assert_eq!(taken.is_ok(), fits, "{named:?} {tokens}");
+    }
+    let longer = TestRequest { tokens: 301, context_length: Some(TokenCount(999)), ..ask };
+    let error = Fleet::of(&known).error_for(longer).to_string();
+    assert!(error.contains("301 tokens > 300 maximum"), "{error}");
+    let elsewhere = backend("v", 1, "engine: vllm, models: [{ id: m, context_length: 100 }]");
+    let mut fleet = Fleet::of(&format!("backends:\n{elsewhere}"));
+    assert!(fleet.route(longer).is_err(), "no other engine loads a model for a request");
+}
+
+#[test]
 fn an_unknown_context_fits_everything() {
     let mut fleet = Fleet::of("backends: [{ url: \"http://h:1\", models: [m] }]");
     assert!(fleet.route(TestRequest { tokens: u32::MAX, ..TestRequest::of("m") }).is_ok());
