@@ -15,6 +15,7 @@ mod json;
 mod json_line;
 mod limits;
 mod marks;
+mod member_name;
 mod missing_result;
 mod multipart;
 mod ollama;

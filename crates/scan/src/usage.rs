@@ -7,10 +7,11 @@
 
 use std::sync::LazyLock;
 
-use memchr::memmem::{Finder, FinderRev};
+use memchr::memmem::Finder;
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed};
+use super::member_name::MemberName;
 
 static USAGE: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"usage\""));
 static TIMINGS: LazyLock<MemberName> = LazyLock::new(|| MemberName::new("\"timings\""));
@@ -25,10 +26,6 @@ static COMPLETION: LazyLock<[MemberName; 2]> =
 /// The type of the first event of Anthropic's streams.
 static MESSAGE_START: LazyLock<Finder<'static>> =
     LazyLock::new(|| Finder::new("\"message_start\""));
-
-/// The number of members of one name that are tried in one tail. It bounds the work for a hostile
-/// response.
-const ATTEMPTS: usize = 16;
 
 /// The token counts that a backend reported for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -182,42 +179,6 @@ fn read_count(cursor: &mut Cursor<'_>, kind: u8, count: &mut Option<u32>) -> Par
     // A fraction is no count, and leaves an earlier one in place.
     *count = cursor.number()?.or(*count);
     Ok(())
-}
-
-/// The quoted name of a member, prepared for searches.
-struct MemberName {
-    /// Most texts do not contain it. The forward search is vectorised, so it rules them out faster.
-    any: Finder<'static>,
-    last: FinderRev<'static>,
-}
-
-impl MemberName {
-    fn new(quoted: &'static str) -> Self {
-        Self { any: Finder::new(quoted), last: FinderRev::new(quoted) }
-    }
-
-    /// Returns the last value of a member of that name in `tail` that `read` accepts.
-    fn find_last<T>(
-        &self,
-        tail: &[u8],
-        read: impl Fn(&mut Cursor<'_>, u8) -> Option<T>,
-    ) -> Option<T> {
-        self.any.find(tail)?;
-        let mut before = tail;
-        for _ in 0..ATTEMPTS {
-            let at = self.last.rfind(before)?;
-            let mut cursor = Cursor::new(tail.get(at..)?, TokenEstimate::Chars);
-            if cursor.string().is_ok() && cursor.peek() == b':' {
-                cursor.at += 1;
-                let kind = cursor.peek();
-                if let Some(value) = read(&mut cursor, kind) {
-                    return Some(value);
-                }
-            }
-            before = tail.get(..at)?;
-        }
-        None
-    }
 }
 
 /// Returns the counts in the last valid `usage` object of `tail`, which is the end of a response or

@@ -125,6 +125,12 @@ impl Cooldown {
         if is_over { 0 } else { doublings + 1 }
     }
 
+    /// Returns whether a pause began after `time`.
+    fn began_after(&self, time: Timestamp) -> bool {
+        let length = pause_time(self.doublings.load(Ordering::Relaxed));
+        self.ends_at().before(length) > time
+    }
+
     fn set(&self, until: Timestamp, status: u16) {
         self.status.store(status.into(), Ordering::Relaxed);
         self.until.store(until.0, Ordering::Relaxed);
@@ -197,9 +203,19 @@ impl Cooldowns {
     }
 
     /// Pauses a scope after an error that lasts longer than seconds: a refused key or a missing
-    /// model. Each repetition doubles the duration.
-    pub fn pause(&self, scope: CooldownScope, cause: CooldownCause, now: Timestamp) {
+    /// model, of a request sent at `sent`. Each repetition doubles the duration.
+    pub fn pause(
+        &self,
+        scope: CooldownScope,
+        cause: CooldownCause,
+        sent: Timestamp,
+        now: Timestamp,
+    ) {
         let known = self.list.load().iter().find(|one| one.scope == scope).cloned();
+        // Requests that were in flight when the pause began are refused one after another.
+        if known.as_ref().is_some_and(|known| known.ends_at() > now && known.began_after(sent)) {
+            return;
+        }
         let doublings = known.map_or(0, |known| known.doublings(now));
         self.set(scope, now.after(pause_time(doublings)), cause, now);
         if let Some(known) = self.list.load().iter().find(|one| one.scope == scope) {
@@ -330,14 +346,18 @@ mod tests {
         let cooldowns = Cooldowns::default();
         let mut now = NOW;
         for seconds in [60, 120, 240, 480, 600, 600] {
-            cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), now);
+            cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), now, now);
             let found = cooldowns.covering(scope(1, 7), now).unwrap();
             assert_eq!(found.ends_at().since(now), Duration::from_secs(seconds));
             assert!(cooldowns.covering(scope(2, 7), now).is_none(), "other models go on");
+            let soon = now.after(Duration::from_secs(1));
+            let sent = now.before(Duration::from_secs(1));
+            cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), sent, soon);
+            assert_eq!(found.ends_at().since(now), Duration::from_secs(seconds), "was in flight");
             now = found.ends_at();
         }
         let later = now.after(Duration::from_secs(601));
-        cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), later);
+        cooldowns.pause(scope(1, 0), CooldownCause::of_status(404), later, later);
         let found = cooldowns.covering(scope(1, 0), later).unwrap();
         assert_eq!(found.ends_at().since(later), Duration::from_secs(60));
     }

@@ -1,6 +1,6 @@
-//! The number of tokens in one event of a model's streams on a backend. Engines that predict several
-//! tokens at once (speculative decoding), or send at intervals, would look as slow as their events
-//! are rare.
+//! The number of tokens in one event of a model's streams on a backend. Engines that predict
+//! several tokens at once (speculative decoding), or send at intervals, would look as slow as their
+//! events are rare.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -54,8 +54,7 @@ struct Silence {
 pub struct ResponseProgress {
     /// The time of the last progress of a response.
     last: AtomicU64,
-    /// The time of the last bytes of a response: a stream of a model that thinks may carry comments
-    /// and no tokens.
+    /// The time of the last bytes without tokens, such as the comments of a stream that thinks.
     last_bytes: AtomicU64,
     silence: Silence,
     /// The time per token of prompts, in microseconds, a moving average; 0 before the first.

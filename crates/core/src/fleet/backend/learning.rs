@@ -54,7 +54,7 @@ impl BackendState {
                     RefusedPart::Backend => CooldownScope { model: 0, ..source.scope },
                     RefusedPart::Model => source.scope,
                 };
-                self.cooldowns.pause(scope, cause, source.at);
+                self.cooldowns.pause(scope, cause, source.started, source.at);
             }
             Outcome::Fault => {
                 self.note_fault(source.at, config);
