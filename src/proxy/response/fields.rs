@@ -1,5 +1,5 @@
-//! The fields that few responses have, such as the decision, changes to the request, and the ensemble
-//! behind it.
+//! The fields that few responses have, such as the decision, changes to the request, and the
+//! ensemble behind it.
 
 use http::header::HeaderName;
 use penstock_api::Operation;
