@@ -6,6 +6,7 @@
 mod blobs;
 mod command;
 mod progress;
+mod target_end;
 mod target_task;
 mod targets;
 mod verdict;
@@ -27,15 +28,15 @@ use crate::downstream::body::HeldBody;
 use crate::downstream::counted::Counted;
 use crate::ollama::broadcast::command::Command;
 use crate::ollama::broadcast::progress::CommandProgress;
+use crate::ollama::broadcast::target_end::TargetEnd;
 use crate::ollama::broadcast::target_task::TargetTask;
 use crate::ollama::broadcast::targets::{choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
 use crate::proxy::Proxy;
-use crate::proxy::backend_call::TargetEnd;
-use crate::proxy::backend_call::engine_exchange::EngineRequest;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
+use crate::upstream::engine_exchange::EngineRequest;
 use crate::upstream::relay::ResponseSink;
 
 /// The longest wait of a command until discovery sees the models it changed, so that the client's

@@ -2,13 +2,14 @@
 //! state: health, circuit breaker, cooldown, latencies.
 
 use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{Engine, ErrorCode, Operation, Operations, TraceContext, Work, is_same_model};
+use penstock_api::{Capabilities, Engine, ErrorCode, Operation, TraceContext, Work, is_same_model};
 use penstock_clock::now;
+use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::{
-    Backend, InflightGuard, LatencySample, Outcome, OutcomeSource, Requester, Serving, SlotId,
-    Topology, cooldown_time,
+    Backend, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, SlotId, Topology,
+    cooldown_time,
 };
-use penstock_core::routing::{AttemptEnded, Generation, RoutingDecision};
+use penstock_core::routing::{AttemptEnded, RoutingDecision};
 use penstock_predict::Prediction;
 use penstock_scan::Usage;
 
@@ -21,7 +22,9 @@ use crate::proxy::own_response::OwnResponse;
 use crate::proxy::request::{Reserved, RewriteKinds, ScannedRequest};
 use crate::proxy::shift_state::TooLong;
 use crate::seeds::Seeds;
+use crate::upstream::disposition::{ResponseTerms, SentKey};
 use crate::upstream::failure::{Failure, Refusal};
+use crate::upstream::named_resource::names_resource;
 
 /// The fixed parts of one attempt.
 pub(crate) struct Attempt<'a> {
@@ -86,6 +89,35 @@ impl<'a> Attempt<'a> {
     /// The backend's engine, configured or detected.
     pub(crate) fn engine(&self) -> Engine {
         self.serving.state.engine(self.backend.config.engine)
+    }
+
+    /// The terms that decide about a response with this status.
+    pub(crate) fn response_terms<'b>(
+        &'b self,
+        request: &'b ScannedRequest,
+        ctx: &RequestContext,
+        status: u16,
+        is_gathered: bool,
+    ) -> ResponseTerms<'b> {
+        let sent = self.sent_operation(request);
+        let passes = self.backend.config.authorization == AuthorizationPolicy::Pass;
+        // Read only where it matters: the body may be large.
+        let is_path_known =
+            || self.serving.state.lessons.has_served(sent) || names_resource(request.body());
+        ResponseTerms {
+            operation: request.profile.operation,
+            sent,
+            model: self.upstream_name(request).unwrap_or(&request.model),
+            body: request.body(),
+            key: if passes { SentKey::Clients } else { SentKey::Own },
+            is_converted: self.conversion.is_some(),
+            has_head: ctx.record.queue.is_kept_alive,
+            is_gathered,
+            retries_5xx: ctx.generation.config.routing.retry_5xx,
+            may_shorten: false,
+            may_drop: Capabilities::NONE,
+            is_path_known: matches!(status, 404 | 405 | 501) && is_path_known(),
+        }
     }
 
     /// The backend's name for the model; `None` for the name that the client sent.
@@ -186,8 +218,6 @@ pub(crate) enum Elsewhere {
 pub(crate) struct AttemptResult {
     pub(crate) outcome: Outcome,
     pub(crate) code: Option<ErrorCode>,
-    pub(crate) requester: Requester,
-    pub(crate) is_streaming: bool,
     /// The time at which the first token of a stream passed.
     pub(crate) first_token: Option<Timestamp>,
     /// True if the response goes to the client.
@@ -198,10 +228,6 @@ pub(crate) struct AttemptResult {
     pub(crate) is_not_found: bool,
     /// True if the backend does not know the path that it was sent.
     pub(crate) lacks_operation: bool,
-    /// The operation that the client requested.
-    pub(crate) operation: Option<Operation>,
-    /// True if the request unloads the model.
-    pub(crate) unloads: bool,
     /// True if the model ran: other responses say nothing about its latency.
     pub(crate) runs_model: bool,
     /// True if the request was moved elsewhere before its first token.
@@ -220,15 +246,11 @@ impl AttemptResult {
         Self {
             outcome,
             code: None,
-            requester: ctx.requester,
-            is_streaming: ctx.record.request.is_streaming,
             first_token: ctx.record.response.first_token,
             is_relayed: true,
             usage: ctx.record.response.usage,
             is_not_found: status == 404,
             lacks_operation: false,
-            operation: ctx.operation,
-            unloads: ctx.record.request.unloads_model,
             runs_model: ctx.operation.is_some_and(|it| it.row().work != Work::Text),
             is_moved: false,
         }
@@ -285,7 +307,7 @@ pub(crate) fn record_outcome(
     attempt: &Attempt<'_>,
     permit: &mut Permit,
     result: &AttemptResult,
-    generation: &Generation,
+    ctx: &RequestContext,
     observers: &Observers,
 ) {
     // Dropped at the end: a request that its release wakes sees what this attempt has taught.
@@ -300,15 +322,15 @@ pub(crate) fn record_outcome(
         permit.cut(at);
     }
     let state = &attempt.serving.state;
-    let scope = attempt.serving.cooldown_scope(result.requester);
+    let scope = attempt.serving.cooldown_scope(ctx.requester);
     let source = OutcomeSource {
         at,
         started: attempt.started,
-        requester: result.requester,
+        requester: ctx.requester,
         scope,
         probe: permit.probe(),
     };
-    let sample = match (result.is_streaming, result.first_token) {
+    let sample = match (ctx.record.request.is_streaming, result.first_token) {
         // The backend has refused nothing: it was sent nothing, or the request changes first.
         _ if outcome == Outcome::Client && !result.is_relayed => LatencySample::None,
         (true, first) => LatencySample::Stream(first),
@@ -321,8 +343,12 @@ pub(crate) fn record_outcome(
     }
     let tokens = result.usage.and_then(|usage| usage.completion_tokens).map(TokenCount);
     attempt.serving.measure_quality(outcome, source, sample, tokens);
-    learn_models(attempt, result, at);
-    learn_operation(attempt, result, generation, at);
+    if result.runs_model {
+        let is_ok = result.outcome == Outcome::Ok;
+        let unloads = ctx.record.request.unloads_model;
+        attempt.serving.learn_models(result.is_not_found, is_ok, unloads, at);
+    }
+    learn_operation(attempt, result, ctx, at);
     observers.attempt_ended(&AttemptEnded {
         backend: attempt.serving.id,
         name: &attempt.serving.state.name,
@@ -331,7 +357,7 @@ pub(crate) fn record_outcome(
         number: attempt.number,
         trace: attempt.trace,
         decision: attempt.decision,
-        router: &generation.router,
+        router: &ctx.generation.router,
         fleet: attempt.fleet,
         is_relayed: result.is_relayed,
         is_moved: result.is_moved,
@@ -343,51 +369,22 @@ pub(crate) fn record_outcome(
     });
 }
 
-/// Learns about the backend's models from a response: that this one is in memory or not, or that
-/// the known lists are outdated.
-fn learn_models(attempt: &Attempt<'_>, result: &AttemptResult, at: Timestamp) {
-    let state = &attempt.serving.state;
-    if !result.runs_model {
-        return;
-    }
-    if result.is_not_found {
-        state.invalidate_models();
-    } else if result.outcome == Outcome::Ok
-        // A model that was loaded may have evicted others.
-        && (result.unloads || attempt.serving.learn_response(at))
-    {
-        state.invalidate_loaded();
-    }
-}
-
 /// Learns from a response about the operations that the backend serves.
 fn learn_operation(
     attempt: &Attempt<'_>,
     result: &AttemptResult,
-    generation: &Generation,
+    ctx: &RequestContext,
     at: Timestamp,
 ) {
-    let Some(sent) = attempt.converted_to().or(result.operation) else { return };
-    let state = &attempt.serving.state;
+    let Some(sent) = attempt.converted_to().or(ctx.operation) else { return };
+    let (state, asked) = (&attempt.serving.state, ctx.operation.unwrap_or(sent));
+    let model = attempt.fleet.model(attempt.decision.model);
     if result.outcome == Outcome::Ok {
         state.lessons.note_served(sent);
     } else if result.lacks_operation
-        && has_other_way(attempt, result.operation.unwrap_or(sent), sent)
-        && generation.fleet.learn_lacking(state, sent, at)
+        && model.is_some_and(|model| model.can_do_without(sent, attempt.serving, asked))
+        && ctx.generation.fleet.learn_lacking(state, sent, at)
     {
         tracing::info!(backend = %state.name, operation = sent.name(), "backend lacks an operation");
     }
-}
-
-/// Returns whether a request for `operation` can be served without sending `sent` to this backend.
-/// Otherwise the lesson gains nothing, and an engine's own error says more than that no backend is
-/// left.
-fn has_other_way(attempt: &Attempt<'_>, operation: Operation, sent: Operation) -> bool {
-    let serving = attempt.serving;
-    let without = serving.native_operations.without(Operations::of(&[sent]));
-    let model = attempt.fleet.model(attempt.decision.model);
-    let mut others =
-        model.iter().flat_map(|model| &model.serving).filter(|row| row.id != serving.id);
-    without.target_of(operation).is_some()
-        || others.any(|row| row.usable_operations.contains(operation))
 }

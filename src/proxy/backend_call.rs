@@ -1,7 +1,5 @@
 //! A small request that penstock itself sends to one backend, while a client waits.
 
-pub(crate) mod engine_exchange;
-
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,35 +9,18 @@ use penstock_api::ErrorCode;
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
-use crate::downstream::body::BodyClaim;
 use crate::proxy::attempt::{Attempt, AttemptEnd};
-use crate::proxy::backend_call::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::OwnResponse;
+use crate::upstream::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure};
 use crate::upstream::headers::REQUEST_ID;
 use crate::upstream::response_head::BadResponse;
+use crate::wire::body_budget::BodyClaim;
 
 /// The maximum number of bytes of an engine's error that a client is shown.
 const SHOWN_ERROR: usize = 1024;
-
-/// The end of a command on one backend.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum TargetEnd {
-    Done,
-    /// The command failed; `status` is the engine's, if it responded with one.
-    Failed {
-        status: Option<u16>,
-        text: String,
-    },
-}
-
-impl TargetEnd {
-    pub(crate) fn is_missing(&self) -> bool {
-        matches!(self, Self::Failed { status: Some(404), .. })
-    }
-}
 
 /// The reason why a backend did not carry out a request.
 #[derive(Debug)]
@@ -203,18 +184,6 @@ pub(crate) async fn post(
         Ok(response) => Err(Refused { status: Some(response.status), text: response.error_text() }),
         Err(failed) => Err(Refused { status: None, text: failed.error.to_string() }),
     }
-}
-
-/// The end of an exchange that the engine refused.
-pub(crate) async fn read_refusal(exchange: &mut EngineExchange, status: u16) -> TargetEnd {
-    // Engines report an error in one line of JSON; any other body is not worth reading.
-    let line = exchange.next_line().await.ok().flatten();
-    let text = line.and_then(|line| {
-        let value: Value = serde_json::from_slice(&line).ok()?;
-        error_of(&value)
-    });
-    let text = text.unwrap_or_else(|| format!("it responded with {status}"));
-    TargetEnd::Failed { status: Some(status), text }
 }
 
 /// The text of an error in Ollama's shape or OpenAI's.

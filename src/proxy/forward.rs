@@ -6,25 +6,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use penstock_api::{Capabilities, ErrorCode};
+use penstock_api::ErrorCode;
 use penstock_clock::now;
-use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::Outcome;
 
 use crate::proxy::attempt::{
     Attempt, AttemptEnd, AttemptResult, Elsewhere, Permit, record_outcome,
 };
-use crate::proxy::disposition::{Disposition, MAX_HELD, ResponseTerms, SeenResponse, SentKey};
 use crate::proxy::exchange::exchange;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::moves::{Movable, Unresponded};
-use crate::proxy::named_resource::names_resource;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
 use crate::proxy::rewrite::{kinds_at, rewrites};
 use crate::proxy::shift_state::TooLong;
+use crate::upstream::disposition::{Disposition, MAX_HELD, SeenResponse};
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, Refusal};
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
@@ -84,7 +82,7 @@ pub(crate) async fn make_attempt(
         flow.ctx.record.response.code = result.code;
     }
     // Does nothing for a response that was relayed: it was recorded with its last part.
-    record_outcome(&attempt, &mut permit, &result, &flow.ctx.generation, &flow.proxy.observers);
+    record_outcome(&attempt, &mut permit, &result, flow.ctx, &flow.proxy.observers);
     end
 }
 
@@ -140,7 +138,11 @@ async fn judge(
     let is_success = matches!(reply.head.status, 200..=299);
     let (mut has_started, mut is_over) = (false, false);
     let mut late = None;
-    let terms = response_terms(view, reply, is_gathered);
+    let status = reply.head.status;
+    let mut terms = reply.attempt.response_terms(view.request, view.ctx, status, is_gathered);
+    for rewrite in rewrites(reply.attempt.kinds) {
+        rewrite.on_error(view, status, &mut terms);
+    }
     loop {
         let disposition = {
             let seen = SeenResponse {
@@ -199,37 +201,6 @@ async fn judge(
             Err(_) => is_over = true,
         }
     }
-}
-
-fn response_terms<'a>(
-    view: RequestView<'a>,
-    reply: &Reply<'a>,
-    is_gathered: bool,
-) -> ResponseTerms<'a> {
-    let RequestView { ctx, request } = view;
-    let Reply { attempt, head, .. } = reply;
-    let sent = attempt.sent_operation(request);
-    let passes = attempt.backend.config.authorization == AuthorizationPolicy::Pass;
-    let mut terms = ResponseTerms {
-        operation: request.profile.operation,
-        sent,
-        model: attempt.upstream_name(request).unwrap_or(&request.model),
-        body: request.body(),
-        key: if passes { SentKey::Clients } else { SentKey::Own },
-        is_converted: attempt.conversion.is_some(),
-        has_head: ctx.record.queue.is_kept_alive,
-        is_gathered,
-        retries_5xx: ctx.generation.config.routing.retry_5xx,
-        may_shorten: false,
-        may_drop: Capabilities::NONE,
-        // Read only where it matters: the body may be large.
-        is_path_known: matches!(head.status, 404 | 405 | 501)
-            && (attempt.serving.state.lessons.has_served(sent) || names_resource(request.body())),
-    };
-    for rewrite in rewrites(attempt.kinds) {
-        rewrite.on_error(view, head.status, &mut terms);
-    }
-    terms
 }
 
 /// Sends a response to the client, or holds it back because another backend may do better.

@@ -344,7 +344,7 @@ impl RelayObserver for RelayProgress<'_> {
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;
         let observers = &self.proxy.observers;
-        record_outcome(self.attempt, self.permit, &result, &ctx.generation, observers);
+        record_outcome(self.attempt, self.permit, &result, ctx, observers);
         if ctx.holds_limits() {
             let is_whole = outcome == Outcome::Ok;
             let streamed = Streamed { tokens: monitor.tokens, is_whole };

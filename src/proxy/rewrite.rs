@@ -20,10 +20,10 @@ use penstock_scan::RequestProfile;
 
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::conversion::WayBack;
-use crate::proxy::disposition::ResponseTerms;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestEdit, RequestView, RewriteKinds, ScannedRequest};
 use crate::proxy::shift_state::{ShiftState, TooLong};
+use crate::upstream::disposition::ResponseTerms;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::Transform;
 use crate::upstream::response_head::ResponseHead;

@@ -18,15 +18,15 @@ use tokio::task::JoinSet;
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::body_stream::BodyStream;
 use crate::downstream::client::Client;
+use crate::ollama::broadcast::target_end::{TargetEnd, read_refusal};
 use crate::ollama::broadcast::targets::{check_right, choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
 use crate::ollama::broadcast::{count_command, fleet_timeout};
-use crate::proxy::backend_call::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
-use crate::proxy::backend_call::{TargetEnd, read_refusal};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::connect::Connector;
+use crate::upstream::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 
 /// The maximum number of parts of an upload that wait for one backend.
 const WAITING_PARTS: usize = 4;
@@ -158,7 +158,7 @@ async fn tee(
     let mut digits = [0; 64];
     hex::write(hash.finish().as_ref(), &mut digits);
     if digits != *digest.as_bytes() {
-        // Without `Part::End` the connections break off, and no backend keeps the file.
+        // Without `UploadPart::End` the connections break off, and no backend keeps the file.
         return Err(UploadError::WrongDigest);
     }
     finish_watched(upload, &client).await.ok_or_else(gone)
@@ -255,7 +255,8 @@ impl Upload {
     }
 }
 
-/// Runs one backend's exchange. If the parts end without [`Part::End`], the connection breaks off.
+/// Runs one backend's exchange. If the parts end without [`UploadPart::End`], the connection breaks
+/// off.
 async fn pass_on(
     connector: &Connector,
     backend: &Backend,

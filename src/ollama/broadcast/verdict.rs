@@ -1,6 +1,6 @@
 //! The result of a broadcast: the end on each backend, and the response for the client.
 
-use crate::proxy::backend_call::TargetEnd;
+use crate::ollama::broadcast::target_end::TargetEnd;
 
 /// The result over all backends.
 #[derive(Debug, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::Reply;
 use crate::proxy::Proxy;
 use crate::proxy::conversion::convert_held;
 use crate::proxy::request::ScannedRequest;
-use crate::proxy::retry_after::retry_after;
 use crate::upstream::failure::{HeldResponse, Refusal};
+use crate::upstream::retry_after::retry_after;
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
 /// `refusal`: the reason, if it is held for what it says.

@@ -11,9 +11,9 @@ use penstock_core::routing::{ContextShift, RouteError, RoutingDecision, scale_of
 use penstock_dialect::Conversation;
 
 use super::Rewrite;
-use crate::proxy::disposition::ResponseTerms;
 use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::shift_state::{ShiftState, TooLong};
+use crate::upstream::disposition::ResponseTerms;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::response_monitor::ResponseMonitor;
 use crate::wire::long_work::beside_the_loop;

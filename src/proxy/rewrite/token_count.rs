@@ -5,8 +5,7 @@
 use std::future::poll_fn;
 
 use bytes::Bytes;
-use penstock_api::{Capabilities, ErrorCode, Operation};
-use penstock_config::AuthorizationPolicy;
+use penstock_api::{ErrorCode, Operation};
 use penstock_dialect::{ErrorMeaning, RequestTerms, convert_request};
 use serde_json::{Value, json};
 
@@ -14,15 +13,14 @@ use super::{Boxed, Rewrite};
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
 use crate::proxy::backend_call::{CallFailure, EngineResponse, call, own_json};
 use crate::proxy::conversion::{NotConverted, convert_held};
-use crate::proxy::disposition::{Disposition, ResponseTerms, SeenResponse, SentKey};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
-use crate::proxy::named_resource::names_resource;
 use crate::proxy::own_response::send_held;
 use crate::proxy::request::ScannedRequest;
-use crate::proxy::retry_after::retry_after;
+use crate::upstream::disposition::{Disposition, ResponseTerms, SeenResponse};
 use crate::upstream::failure::{Failure, HeldResponse};
 use crate::upstream::response_head::Framing;
+use crate::upstream::retry_after::retry_after;
 
 /// Requests for a count of tokens.
 pub(crate) struct TokenCounts;
@@ -95,23 +93,7 @@ async fn end_without_count(
     attempt: &Attempt<'_>,
     response: EngineResponse,
 ) -> AttemptEnd {
-    let sent = attempt.sent_operation(request);
-    let passes = attempt.backend.config.authorization == AuthorizationPolicy::Pass;
-    let lessons = &attempt.serving.state.lessons;
-    let terms = ResponseTerms {
-        operation: Operation::CountTokens,
-        sent,
-        model: attempt.upstream_name(request).unwrap_or(&request.model),
-        body: request.body(),
-        key: if passes { SentKey::Clients } else { SentKey::Own },
-        is_converted: true,
-        has_head: false,
-        is_gathered: false,
-        retries_5xx: flow.ctx.generation.config.routing.retry_5xx,
-        may_shorten: false,
-        may_drop: Capabilities::NONE,
-        is_path_known: lessons.has_served(sent) || names_resource(request.body()),
-    };
+    let terms = attempt.response_terms(request, flow.ctx, response.status, false);
     let seen = SeenResponse {
         status: response.status,
         framing: Framing::Length(response.body.len() as u64),

@@ -6,8 +6,8 @@ use penstock_api::Capabilities;
 use penstock_dialect::without;
 
 use super::{Rewrite, removable};
-use crate::proxy::disposition::ResponseTerms;
 use crate::proxy::request::{RequestEdit, RequestView};
+use crate::upstream::disposition::ResponseTerms;
 
 /// Requests with parts that may be removed.
 pub(crate) struct UnsupportedParts;

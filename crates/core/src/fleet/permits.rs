@@ -95,6 +95,17 @@ impl Serving {
         self.state.memory.begin_load(self.model_state.size(), now);
     }
 
+    /// Learns about the backend's models from a response: that this one is in memory or not, or
+    /// that the known lists are outdated.
+    pub fn learn_models(&self, is_not_found: bool, is_ok: bool, unloads: bool, now: Timestamp) {
+        if is_not_found {
+            self.state.invalidate_models();
+        // A model that was loaded may have evicted others.
+        } else if is_ok && (unloads || self.learn_response(now)) {
+            self.state.invalidate_loaded();
+        }
+    }
+
     /// Records that a response of the model was complete at `now`, so that it is in memory. Returns
     /// whether that is new, so that the known list of models in memory is outdated.
     pub fn learn_response(&self, now: Timestamp) -> bool {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use ahash::{HashMap, HashSet};
 use penstock_api::units::Timestamp;
 use penstock_api::{CanonicalName, canonical_name, default_tag_forms};
+use penstock_api::{Operation, Operations};
 use penstock_config::tls::ClientTls;
 use penstock_config::{BackendConfig, ModelEntry};
 
@@ -96,6 +97,16 @@ impl Model {
         let rows = self.serving.iter();
         let rows = rows.flat_map(|row| [Some(&*row.model), row.upstream_id.as_deref()]);
         std::iter::once(&*self.name).chain(rows.flatten())
+    }
+
+    /// Returns whether a request for `operation` can be served without sending `sent` to `serving`.
+    /// Otherwise the lesson that the operation is lacking gains nothing, and an engine's own error
+    /// says more than that no backend is left.
+    pub fn can_do_without(&self, sent: Operation, serving: &Serving, operation: Operation) -> bool {
+        let without = serving.native_operations.without(Operations::of(&[sent]));
+        let mut others = self.serving.iter().filter(|row| row.id != serving.id);
+        without.target_of(operation).is_some()
+            || others.any(|row| row.usable_operations.contains(operation))
     }
 
     /// Returns whether its backends differ in weight.

@@ -1,6 +1,6 @@
-//! One exchange with one backend of a broadcast: a separate connection, the body sent in parts, the
-//! response read in parts, each within a timeout. Dropping it closes the connection, which shows
-//! the engine that no client waits any more.
+//! One exchange that penstock itself starts with a backend: a connection for it alone, the body sent
+//! in parts, the response read in parts, each within a timeout. Dropping it closes the connection,
+//! which shows the engine that no client waits any more.
 
 use std::time::Duration;
 
@@ -13,11 +13,11 @@ use pingora::ErrorType;
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora::protocols::http::v1::client::HttpSession;
 
-use crate::downstream::body::BodyClaim;
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::final_head::read_final_head;
 use crate::upstream::headers::REQUEST_ID;
+use crate::wire::body_budget::BodyClaim;
 
 /// The maximum number of bytes in a line of progress, or in an error.
 const MAX_LINE_BYTES: usize = 256 * 1024;
@@ -41,7 +41,7 @@ pub(crate) enum ExchangeFailure {
     MemoryFull,
 }
 
-/// The request that every backend of a broadcast gets.
+/// A request to an engine.
 #[derive(Debug, Clone)]
 pub(crate) struct EngineRequest {
     pub(crate) method: Method,
@@ -192,7 +192,7 @@ async fn in_time<T>(
     let done = tokio::time::timeout(timeout, work).await;
     let done = done.map_err(|_elapsed| ExchangeFailure::TimedOut)?;
     done.map_err(|error| {
-        tracing::debug!(%error, "an exchange of a broadcast failed");
+        tracing::debug!(%error, "an exchange with an engine failed");
         match error.etype() {
             ErrorType::InvalidHTTPHeader => ExchangeFailure::NotHttp,
             _ => ExchangeFailure::Broken,

@@ -15,7 +15,7 @@ const MEMBERS: [&str; 5] = [
 const STARTS: [&str; 3] = ["\"conv_", "\"pmpt_", "\"item_reference\""];
 
 /// Returns whether a request names such a thing, or looks like it.
-pub(super) fn names_resource(body: &[u8]) -> bool {
+pub(crate) fn names_resource(body: &[u8]) -> bool {
     let has_id = |member: &&str| {
         let mut found = memmem::find_iter(body, member.as_bytes());
         found.any(|at| body.get(at + member.len()..).is_some_and(is_id))
