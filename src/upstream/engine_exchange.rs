@@ -1,6 +1,6 @@
-//! One exchange that penstock itself starts with a backend: a connection for it alone, the body sent
-//! in parts, the response read in parts, each within a timeout. Dropping it closes the connection,
-//! which shows the engine that no client waits any more.
+//! One exchange that penstock itself starts with a backend: a connection for it alone, the body
+//! sent in parts, the response read in parts, each within a timeout. Dropping it closes the
+//! connection, which shows the engine that no client waits any more.
 
 use std::time::Duration;
 
