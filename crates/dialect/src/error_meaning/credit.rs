@@ -2,7 +2,8 @@
 
 use super::request_size::names_time;
 
-/// Types and codes, in lower case.
+/// Types and codes, in lower case. Words of a message are no sign: an engine may quote them from a
+/// prompt, and a pause would concern all clients.
 pub(super) const CREDIT_NAMES: &[&str] = &[
     "insufficient_quota",
     "insufficient_user_quota",
@@ -20,30 +21,6 @@ pub(super) const CREDIT_NAMES: &[&str] = &[
     "spend_limit",
     "spending_limit",
     "arrear",
-];
-/// Phrases of messages, in lower case.
-pub(super) const CREDIT_PHRASES: &[&str] = &[
-    "insufficient balance",
-    "insufficient account balance",
-    "insufficient credit",
-    "insufficient funds",
-    "insufficient quota",
-    "insufficient_quota",
-    "not enough credit",
-    "out of credit",
-    "no credits",
-    "requires more credits",
-    "purchase more credits",
-    "available credits",
-    "credit balance is too low",
-    "exceeded your current quota",
-    "billing hard limit",
-    "check your billing",
-    "check your plan and billing",
-    "spend limit",
-    "spending limit",
-    "please recharge",
-    "good standing",
 ];
 /// Gemini reports every limit as a quota with a reference to billing: these mark one that returns.
 const RENEWED: &[&str] = &["resource_exhausted", "quota exceeded for metric"];

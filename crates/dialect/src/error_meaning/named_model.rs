@@ -3,7 +3,7 @@
 
 use penstock_api::is_same_model;
 
-use super::quotes::is_value;
+use super::quotes::RequestText;
 
 /// The model that a message is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,9 @@ pub(super) enum NamedModel {
     Unknown,
 }
 
+/// The most names of a message that are looked for in the request, and the longest of them.
+const MAX_NAMES: usize = 12;
+const MAX_LENGTH: usize = 256;
 /// The marks around a name.
 const QUOTES: &[char] = &['`', '\'', '"', '“', '”', '‘', '’'];
 /// Further letters between the words of a message.
@@ -24,25 +27,28 @@ const AFTER: &[char] = &['.', ':', '!', '?'];
 
 impl NamedModel {
     /// Finds the model in a message. `model`: the backend's name for the requested one.
-    pub(super) fn find(message: &str, model: &str, request: &[u8]) -> Self {
+    pub(super) fn find(message: &str, model: &str, request: &RequestText<'_>) -> Self {
         // Some engines leave out the owner of a model, and others put a folder before it.
         let has_base = |name: &str| !name.contains('/') || !model.contains('/');
         let is_requested = |name: &str| {
             is_same_model(name, model)
                 || (has_base(name) && is_same_model(base_of(name), base_of(model)))
         };
-        let mut names = quoted(message).chain(after_model(message)).chain(words(message));
-        if names.any(is_requested) {
+        let names = || quoted(message).chain(after_model(message)).take(MAX_NAMES);
+        if names().any(is_requested) {
             return Self::Requested;
         }
-        let is_of_client = |name: &str| is_value(name, request) || is_value(base_of(name), request);
-        if quoted(message).chain(after_model(message)).any(is_of_client) {
+        let is_of_client = |name: &str| {
+            name.len() <= MAX_LENGTH
+                && (request.has_value(name) || request.has_value(base_of(name)))
+        };
+        if names().any(is_of_client) {
             return Self::OfClient;
         }
         // An engine may have chosen the tag.
         let is_tagged =
             |name: &str| name.split_once(':').is_some_and(|(base, _)| is_same_model(base, model));
-        match quoted(message).chain(words(message)).any(is_tagged) {
+        match names().chain(words(message)).any(|name| is_requested(name) || is_tagged(name)) {
             true => Self::Requested,
             false => Self::Unknown,
         }
@@ -69,9 +75,14 @@ fn after_model(message: &str) -> impl Iterator<Item = &str> {
     pairs.filter(|(first, _)| first.eq_ignore_ascii_case("model")).map(|(_, second)| second)
 }
 
-/// The texts between quotes.
+/// The texts between quotes: all that lies between the first and the last mark of a kind, as a name
+/// may have such a mark, and each text between two marks.
 fn quoted(message: &str) -> impl Iterator<Item = &str> {
-    message.split(QUOTES).filter(|text| !text.is_empty())
+    let outer = QUOTES.iter().filter_map(|mark| {
+        let (_, after) = message.split_once(*mark)?;
+        Some(after.rsplit_once(*mark)?.0)
+    });
+    outer.chain(message.split(QUOTES)).filter(|text| !text.is_empty())
 }
 
 #[cfg(test)]
@@ -80,7 +91,7 @@ mod tests {
 
     #[test]
     fn named_model_is_the_requested_one_or_another_of_the_client() {
-        let request = br#"{"model":"m","tools":[{"model":"gpt-image-9"},{"model":"o\u0072g\/x:1"}],"input":"does it?"}"#;
+        let request = br#"{"model":"m","tools":[{"model":"gpt-image-9"},{"model":"o\u0072g\/x:1"},{"model":"o'brien"},{"model":"bogus m"},{"model":"owner/stripped-2"}],"input":"does it?"}"#;
         for (model, message, expected) in [
             ("m", "The model `m` does not exist", NamedModel::Requested),
             ("m", "model \"m:latest\" not found, try pulling it first", NamedModel::Requested),
@@ -88,7 +99,11 @@ mod tests {
             ("org/m", "model 'm' not found", NamedModel::Requested),
             ("m", "models/m is not found for API version v1", NamedModel::Requested),
             ("my model", "The model `my model` does not exist", NamedModel::Requested),
-            ("m", "The tool's model `gpt-image-9` is not known to m.", NamedModel::Requested),
+            ("m", "The tool's model `gpt-image-9` is not known to m.", NamedModel::OfClient),
+            ("m", "The model 'o'brien' does not exist", NamedModel::OfClient),
+            ("m", "The model `bogus m` does not exist", NamedModel::OfClient),
+            ("m", "The model `stripped-2` does not exist", NamedModel::OfClient),
+            ("m", "m is not a model that exists", NamedModel::Requested),
             ("m", "The model `gpt-image-9` does not exist.", NamedModel::OfClient),
             ("m", "model: gpt-image-9", NamedModel::OfClient),
             ("m", "Model gpt-image-9 not found.", NamedModel::OfClient),
@@ -103,7 +118,11 @@ mod tests {
             ("m", "The model does not exist.", NamedModel::Unknown),
             ("m", "", NamedModel::Unknown),
         ] {
-            assert_eq!(NamedModel::find(message, model, request), expected, "{model}: {message}");
+            assert_eq!(
+                NamedModel::find(message, model, &RequestText::new(request)),
+                expected,
+                "{model}: {message}"
+            );
         }
     }
 }

@@ -1,35 +1,46 @@
 //! The request behind an error: what a message may quote from it.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
-use memchr::{memchr_iter, memchr2_iter};
+use memchr::memmem::find_iter;
+use memchr::{memchr, memchr2_iter};
 
-/// Returns whether a message may have `phrase`, which is in lower case, from the request.
-pub(super) fn may_be_quoted(phrase: &str, request: &[u8]) -> bool {
-    let phrase = phrase.as_bytes();
-    places(phrase, request).next().is_some() || {
-        let plain = without_escapes(request);
-        matches!(plain, Cow::Owned(_)) && places(phrase, &plain).next().is_some()
-    }
+/// The text of a request, as an engine may quote it. Its escapes are read once, when the first
+/// search needs them.
+pub(super) struct RequestText<'a> {
+    request: &'a [u8],
+    plain: OnceCell<Cow<'a, [u8]>>,
 }
 
-/// Returns whether `name`, in lower case, is a whole string of the request, or the whole line of a
-/// form, and no key.
-pub(super) fn is_value(name: &str, request: &[u8]) -> bool {
-    let name = name.as_bytes();
-    let is_whole = |text: &[u8], at: usize| {
-        let before = at.checked_sub(1).and_then(|before| text.get(before));
-        let after = text.get(at + name.len()..).unwrap_or_default();
-        let rest = after.get(1..).unwrap_or_default().trim_ascii_start();
-        matches!(before, Some(b'"' | b'\n'))
-            && matches!(after.first(), Some(b'"' | b'\r' | b'\n'))
-            && rest.first() != Some(&b':')
-    };
-    !name.is_empty()
-        && (places(name, request).any(|at| is_whole(request, at)) || {
-            let plain = without_escapes(request);
-            places(name, &plain).any(|at| is_whole(&plain, at))
-        })
+impl<'a> RequestText<'a> {
+    pub(super) fn new(request: &'a [u8]) -> Self {
+        Self { request, plain: OnceCell::new() }
+    }
+
+    fn plain(&self) -> &[u8] {
+        self.plain.get_or_init(|| without_escapes(self.request))
+    }
+
+    /// Returns whether a message may have `phrase`, which is in lower case, from the request.
+    pub(super) fn may_contain(&self, phrase: &str) -> bool {
+        places(phrase.as_bytes(), self.plain()).next().is_some()
+    }
+
+    /// Returns whether `name` is a whole string of the request, or the whole line of a form, and no
+    /// key. The owner of a model may stand before it.
+    pub(super) fn has_value(&self, name: &str) -> bool {
+        let (name, text) = (name.as_bytes(), self.plain());
+        let is_whole = |at: usize| {
+            let before = at.checked_sub(1).and_then(|before| text.get(before));
+            let after = text.get(at + name.len()..).unwrap_or_default();
+            let rest = after.get(1..).unwrap_or_default().trim_ascii_start();
+            matches!(before, Some(b'"' | b'\n' | b'/'))
+                && matches!(after.first(), Some(b'"' | b'\r' | b'\n'))
+                && rest.first() != Some(&b':')
+        };
+        !name.is_empty() && find_iter(text, name).any(is_whole)
+    }
 }
 
 /// The places of `phrase`, which is in lower case, in a text.
@@ -42,16 +53,19 @@ fn places<'a>(phrase: &'a [u8], text: &'a [u8]) -> impl Iterator<Item = usize> +
     memchr2_iter(first, first.to_ascii_uppercase(), text).filter(is_here)
 }
 
-/// The text with the letters that its escapes stand for, where they are ASCII: a client may write
-/// each letter as an escape, and an engine quotes the letter.
+/// The text with the letters that its escapes stand for: a client may write each letter as an
+/// escape, and an engine quotes the letter.
 fn without_escapes(text: &[u8]) -> Cow<'_, [u8]> {
     let mut plain = Vec::new();
-    let mut rest = 0;
-    for at in memchr_iter(b'\\', text).filter(|at| is_escape(text, *at)) {
-        let Some((letter, end)) = escaped_letter(text, at) else { continue };
-        plain.extend_from_slice(text.get(rest..at).unwrap_or_default());
-        plain.push(letter);
-        rest = end;
+    let (mut rest, mut at) = (0, 0);
+    while let Some(found) = text.get(at..).and_then(|text| memchr(b'\\', text)) {
+        let start = at + found;
+        // A pair: a backslash that is escaped starts no escape.
+        at = start + 2;
+        let Some((letter, end)) = escaped_letter(text, start) else { continue };
+        plain.extend_from_slice(text.get(rest..start).unwrap_or_default());
+        plain.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
+        (rest, at) = (end, end);
     }
     if rest == 0 {
         return Cow::Borrowed(text);
@@ -60,25 +74,18 @@ fn without_escapes(text: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(plain)
 }
 
-/// Returns whether a backslash starts an escape, and is not escaped itself.
-fn is_escape(text: &[u8], at: usize) -> bool {
-    let before = text.get(..at).unwrap_or_default();
-    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 0
-}
-
-/// The ASCII letter of the escape at `at`, and the end of the escape.
-fn escaped_letter(text: &[u8], at: usize) -> Option<(u8, usize)> {
+/// The letter of the escape at `at`, and the end of the escape. None is outside the first plane of
+/// Unicode: no name or phrase has one.
+fn escaped_letter(text: &[u8], at: usize) -> Option<(char, usize)> {
     match text.get(at + 1)? {
-        b'/' => Some((b'/', at + 2)),
+        b'/' => Some(('/', at + 2)),
         b'u' => {
             let digits = text.get(at + 2..at + 6)?;
             let code = u32::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?;
-            let letter = u8::try_from(code)
-                .ok()
-                .filter(|letter| letter.is_ascii_graphic() || *letter == b' ');
             // What would end the string stays an escape.
-            let letter = letter.filter(|letter| !matches!(letter, b'"' | b'\\'))?;
-            Some((letter, at + 6))
+            let letter =
+                char::from_u32(code).filter(|it| !it.is_control() && !matches!(it, '"' | '\\'));
+            Some((letter?, at + 6))
         }
         _ => None,
     }
@@ -100,24 +107,30 @@ mod tests {
             (r#"{"prompt":"rate"}"#, false),
             ("", false),
         ] {
-            assert_eq!(may_be_quoted("rate limit", request.as_bytes()), expected, "{request}");
+            let request_text = RequestText::new(request.as_bytes());
+            assert_eq!(request_text.may_contain("rate limit"), expected, "{request}");
         }
-        assert!(may_be_quoted("a/b", br#"{"m":"a\/b"}"#));
+        assert!(RequestText::new(br#"{"m":"a\/b"}"#).may_contain("a/b"));
+        let backslashes = [b'\\'; 200_001];
+        assert_eq!(without_escapes(&backslashes).len(), backslashes.len(), "in one pass");
     }
 
     #[test]
     fn values_are_whole_and_no_keys() {
         for (request, expected) in [
             (r#"{"model":"gpt"}"#, true),
-            (r#"{"model":"GP\u0054"}"#, true),
+            (r#"{"model":"gp\u0074"}"#, true),
+            (r#"{"model":"owner/gpt"}"#, true),
             ("--x\r\n\r\ngpt\r\n--x--", true),
             (r#"{"model":"gpt-4"}"#, false),
             (r#"{"gpt" : 1}"#, false),
             (r#"{"prompt":"a \"gpt\""}"#, false),
             ("", false),
         ] {
-            assert_eq!(is_value("gpt", request.as_bytes()), expected, "{request}");
+            let request_text = RequestText::new(request.as_bytes());
+            assert_eq!(request_text.has_value("gpt"), expected, "{request}");
         }
-        assert!(!is_value("", b"\"\""));
+        assert!(!RequestText::new(b"\"\"").has_value(""));
+        assert!(RequestText::new(br#"{"model":"cr\u00e8me"}"#).has_value("crème"));
     }
 }

@@ -10,6 +10,8 @@ const PHRASES: &[&str] = &[
     "larger than your rate limit",
     "usage is required for long context",
 ];
+/// The words for a limit of tokens: one of concurrent requests is used up for now.
+const TOKENS: &[&str] = &["token", "tpm", "too large"];
 /// The words before a time after which a retry makes sense.
 const BEFORE_TIMES: &[&str] =
     &["try again in ", "retry in ", "again after ", "retry after ", "retry-after: ", "wait "];
@@ -32,7 +34,9 @@ const REQUESTED: &[&str] = &[
 pub(super) fn exceeds_limit(message: &str) -> bool {
     match (number_after(message, LIMIT), number_after(message, REQUESTED)) {
         // A limit of zero is an account that may not use the model at all.
-        (Some(limit), Some(requested)) => limit > 0 && requested > limit,
+        (Some(limit), Some(requested)) => {
+            limit > 0 && requested > limit && TOKENS.iter().any(|word| message.contains(word))
+        }
         _ => {
             let is_said = PHRASES.iter().any(|phrase| message.contains(phrase));
             is_said && !names_time(message) && !message.contains("try again later")
@@ -42,7 +46,12 @@ pub(super) fn exceeds_limit(message: &str) -> bool {
 
 /// Returns whether a message, in lower case, names a time after which a retry makes sense.
 pub(super) fn names_time(message: &str) -> bool {
-    number_after(message, BEFORE_TIMES).is_some()
+    let is_time = |(at, word): (usize, &str)| {
+        message
+            .get(at + word.len()..)
+            .is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    BEFORE_TIMES.iter().any(|word| message.match_indices(*word).any(is_time))
 }
 
 /// The first number that follows one of `words`.
@@ -54,8 +63,16 @@ fn number_after(message: &str, words: &[&str]) -> Option<u64> {
     words.iter().find_map(found)
 }
 
-/// The number at the start of a text, with or without separators of thousands.
+/// The whole number at the start of a text, with or without separators of thousands; `None` if a
+/// fraction or a unit follows.
 fn number_at(text: &str) -> Option<u64> {
+    let rest = text.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == ',');
+    let mut rest = rest.bytes();
+    match (rest.next(), rest.next()) {
+        (Some(b'.'), Some(digit)) if digit.is_ascii_digit() => return None,
+        (Some(unit), _) if unit.is_ascii_alphabetic() || unit == b'/' => return None,
+        _ => {}
+    }
     let digits = text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b',');
     let digits = digits.filter(u8::is_ascii_digit).map(|digit| u64::from(digit - b'0'));
     digits.fold(None, |number: Option<u64>, digit| {
@@ -82,12 +99,15 @@ mod tests {
                 true,
             ),
             ("rate limit: your request of 45000 tokens exceeds the limit of 30000 tokens", true),
-            ("limit 40000, used 0, requested 45000. please try again in 7.5s.", true),
+            ("limit 40000, used 0, requested 45000 tokens. please try again in 7.5s.", true),
             ("this request is too large for your tier", true),
             ("extra usage is required for long context requests.", true),
             ("rate limit reached: limit 30000, used 29000, requested 4000.", false),
             ("request too large on tokens per min: limit 30000, used 28000, requested 3000", false),
-            ("limit 0, requested 10", false),
+            ("limit 0, requested 10 tokens", false),
+            ("rate limit 1.5m tokens/min, requested 200 tokens", false),
+            ("tpm limit 30k exceeded, requested 4000", false),
+            ("too many concurrent requests: limit 2, requested 3", false),
             ("request too large for now, please try again in 20s", false),
             ("your request is too large; try again later", false),
             ("this request would exceed your rate limit of 40,000 input tokens per minute", false),
