@@ -18,6 +18,7 @@ mod drain_estimate;
 pub mod dump;
 mod engine_pages;
 mod event_tokens;
+mod evidence;
 mod fault_shares;
 mod groups;
 mod health;

@@ -6,9 +6,9 @@ use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{BreakerConfig, CooldownConfig, HealthConfig};
 
 use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition, OpenReason};
+use super::evidence::Learned;
 use super::fault_shares::Sign;
 use super::load::Probe;
-use super::model_evidence::Learned;
 use super::outcome::{Outcome, OutcomeSource};
 use super::progress::ExpectedWait;
 use super::quality::QualitySample;
@@ -20,6 +20,8 @@ use super::serving::Serving;
 const SLOWING_BATCH: u32 = 32;
 /// The assumed time per token of a whole response: an engine may use all that the client allows.
 const WHOLE_TOKEN_TIME: Duration = Duration::from_millis(20);
+/// The longest time that is expected for it: a large limit must not hide a dead engine.
+const MAX_ALLOWED_TIME: Duration = Duration::from_secs(10);
 /// The largest relative extension of a cooldown by jitter.
 const COOLDOWN_JITTER: f64 = 0.1;
 
@@ -175,7 +177,7 @@ impl Serving {
             false => {
                 let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
                 let allowed = max_tokens.map_or(0, |limit| limit.0);
-                let allowed = WHOLE_TOKEN_TIME.saturating_mul(allowed);
+                let allowed = WHOLE_TOKEN_TIME.saturating_mul(allowed).min(MAX_ALLOWED_TIME);
                 self.evidence.longest.value(now)?.mul_f64(batch).max(allowed)
             }
         };

@@ -9,7 +9,7 @@ use penstock_api::units::TokenCount;
 /// The fewest events from which the number is learned: the last event may be a partial one.
 const MIN_EVENTS: u32 = 8;
 /// The largest number: an engine's count is not trusted beyond it.
-const MAX_TOKENS: f32 = 64.0;
+const MAX_TOKENS: f32 = 32.0;
 /// The weight of a stream in the average.
 const GAIN: f32 = 0.25;
 

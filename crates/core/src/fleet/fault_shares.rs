@@ -8,8 +8,9 @@
 //!
 //! A 4xx is the client's mistake, and no fault. But an engine that lacks an option refuses each
 //! request with one, at once: it would look idle and draw nearly all requests. So a refusal is
-//! judged in the same way, with half of the weight in a row of failures: a client may well send
-//! three bad requests in a row.
+//! judged apart, by its run alone and with half of the weight: a client may well send three bad
+//! requests in a row. An engine that has served the sender within [`SERVED`] is not judged at all:
+//! it may lack a capability, or one user behind a gateway may send bad requests.
 //!
 //! **The test.** The evidence is a log likelihood ratio: how much less probable the responses are
 //! under the others' share than under the backend's own. It is computed in two ways. The faults in
@@ -34,6 +35,8 @@ use super::circuit_breaker::pause;
 
 /// The weight of faults in a row below which a run is no evidence: three faults.
 const MIN_RUN: u32 = 3 * FAULT;
+/// The time after a good response during which refusals are no evidence.
+const SERVED: Duration = Duration::from_secs(10);
 /// The weights of a fault and of a refusal in a run.
 const FAULT: u32 = 2;
 const REFUSAL: u32 = 1;
@@ -78,6 +81,8 @@ pub(super) struct Terms<'a> {
     pub(super) backends: &'a [u64],
     /// The number of clients that must have met the faults.
     pub(super) clients: u32,
+    /// True if refusals are judged, false for faults.
+    pub(super) are_refusals: bool,
 }
 
 /// The changes caused by a sign.
@@ -110,6 +115,8 @@ struct Row {
     good: f64,
     faults: f64,
     counted_at: Timestamp,
+    /// The end of the last good response; 0 before the first.
+    good_at: Timestamp,
     /// The weight of the faults since the last good response to a request sent no earlier than the
     /// first that failed.
     run: u32,
@@ -243,6 +250,7 @@ impl Row {
             good: 0.0,
             faults: 0.0,
             counted_at: sign.at,
+            good_at: Timestamp::default(),
             run: 0,
             run_began: sign.started,
             run_clients: 0,
@@ -270,6 +278,7 @@ impl Row {
         self.counted_at = self.counted_at.max(sign.at);
         if !sign.is_fault {
             self.good += 1.0;
+            self.good_at = self.good_at.max(sign.at);
             // A request sent before the first that failed proves nothing about the time since.
             if sign.started >= self.run_began {
                 self.run = 0;
@@ -294,6 +303,9 @@ impl Row {
     fn evidence(&self, others: f64, now: Timestamp, terms: Terms<'_>) -> f64 {
         let others = others.clamp(MIN_SHARE, MAX_SHARE);
         let is_seen = |clients: u64| clients.count_ones() >= terms.clients;
+        if terms.are_refusals && self.good_at.0 != 0 && now.since(self.good_at) < SERVED {
+            return 0.0;
+        }
         let of_run = match self.run >= MIN_RUN && is_seen(self.run_clients) {
             true => f64::from(self.run) / f64::from(FAULT) * -others.ln(),
             false => 0.0,
@@ -302,7 +314,8 @@ impl Row {
         let count = (self.good + self.faults) * left;
         let share = self.faults / (self.good + self.faults).max(1.0);
         let is_enough = count.round() >= f64::from(terms.config.min_responses);
-        let is_much = is_enough && share - others >= terms.config.error_share;
+        let is_much =
+            is_enough && !terms.are_refusals && share - others >= terms.config.error_share;
         let of_share =
             if is_much && is_seen(self.clients) { count * gain(share, others) } else { 0.0 };
         of_run.max(of_share)

@@ -131,6 +131,10 @@ impl ContextShift {
         let (Some(prompt), Some(output)) = (usage.prompt_tokens, usage.completion_tokens) else {
             return;
         };
+        // Several responses share no context.
+        if profile.choices > 1 {
+            return;
+        }
         let sum = prompt.saturating_add(output);
         let learned = &serving.latency.context;
         let may_fill_context =

@@ -31,7 +31,10 @@ impl Model {
         self.millis += 100;
         let sign =
             Sign { backend, is_fault, is_refusal: false, client: 1, started, at: self.now() };
-        self.shares.learn(&sign, Terms { config: &CONFIG, backends: &ALL, clients: 1 })
+        self.shares.learn(
+            &sign,
+            Terms { config: &CONFIG, backends: &ALL, clients: 1, are_refusals: false },
+        )
     }
 
     fn paused(&self) -> Vec<u64> {
@@ -101,7 +104,10 @@ fn response_to_an_older_request_does_not_end_a_run() {
     let learn = |model: &mut Model, is_fault, started| {
         let sign =
             Sign { backend: 0, is_fault, is_refusal: false, client: 1, started, at: model.now() };
-        model.shares.learn(&sign, Terms { config: &CONFIG, backends: &ALL, clients: 1 })
+        model.shares.learn(
+            &sign,
+            Terms { config: &CONFIG, backends: &ALL, clients: 1, are_refusals: false },
+        )
     };
     model.learn(0, true);
     model.learn(0, true);
@@ -136,7 +142,13 @@ fn faults_of_all_clients_count_once_two_have_met_them() {
     let mut learn = |client, at: u64| {
         let (started, at) = (Timestamp(at), Timestamp(at));
         let sign = Sign { backend: 0, is_fault: true, is_refusal: false, client, started, at };
-        shares.learn(&sign, Terms { config: &CONFIG, backends: &ALL, clients: 2 }).paused.is_some()
+        shares
+            .learn(
+                &sign,
+                Terms { config: &CONFIG, backends: &ALL, clients: 2, are_refusals: false },
+            )
+            .paused
+            .is_some()
     };
     assert!(!(1..=40).any(|at| learn(7, at)), "one client");
     assert!(learn(8, 50));

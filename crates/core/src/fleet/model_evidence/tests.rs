@@ -93,7 +93,7 @@ fn number_of_clients_is_bounded_and_those_that_avoid_a_backend_stay() {
     for client in 0..300 {
         learn(&evidence, fault(client, 1, Timestamp(1_500_000 + client)));
     }
-    assert_eq!(evidence.clients.load().len(), MAX_CLIENTS);
+    assert_eq!(evidence.faults.client_count(), 64);
     assert_eq!(evidence.state(9999, 0, seconds(2)), BreakerState::Open);
 }
 
