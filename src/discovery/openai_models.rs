@@ -1,7 +1,10 @@
 //! OpenAI's list of models, in the forms that engines and providers have.
 
+use std::time::Duration;
+
 use ahash::{HashMap, HashSet};
 use penstock_api::canonical_name;
+use penstock_clock::now;
 use penstock_config::ModelEntry;
 use serde_json::Value;
 
@@ -14,8 +17,9 @@ use crate::upstream::query_model::percent_encode;
 /// The path of the list.
 pub(super) const PATH: &str = "/v1/models";
 
-/// The largest number of pages that are read.
+/// The largest number of pages that are read, and the time after which no further one is.
 const MAX_PAGES: usize = 32;
+const MAX_TIME: Duration = Duration::from_secs(5);
 
 /// The entries of a list, of all its pages.
 #[derive(Debug, Default)]
@@ -28,22 +32,22 @@ pub(super) struct Entries {
 /// Queries the list. Anthropic's has pages, of 20 models unless a query says otherwise.
 ///
 /// # Errors
-/// If a page cannot be read, unless the backend refuses every further one.
+/// If the first page cannot be read. Without a further one, what has been read counts.
 pub(super) async fn list(queries: &Queries<'_>) -> Result<Entries, DiscoveryError> {
     let mut page = queries.get(PATH).await?;
     let not_json = || DiscoveryError::NotJson { path: PATH.to_owned() };
     let mut entries =
         Entries { items: take_entries(&mut page).ok_or_else(not_json)?, is_cut: false };
     let mut next = following(&page, &entries.items);
+    let last_at = now().after(MAX_TIME);
     for _ in 1..MAX_PAGES {
-        let Some(after) = next.as_deref().filter(|_| entries.items.len() < MAX_MODELS) else {
+        let has_room = entries.items.len() < MAX_MODELS && now() < last_at;
+        let Some(after) = next.as_deref().filter(|_| has_room) else {
             break;
         };
         page = match queries.get(&page_after(after)).await {
             Ok(page) => page,
-            // It has no such query, although it says that there are more.
-            Err(DiscoveryError::Status { status: 400 | 404 | 405 | 422, .. }) => break,
-            Err(error) => return Err(error),
+            Err(_) => break,
         };
         let Some(items) = take_entries(&mut page) else { break };
         let later = following(&page, &items);
