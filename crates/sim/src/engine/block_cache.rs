@@ -8,8 +8,13 @@
 //! **Order of eviction.** Free blocks, with or without a prefix, wait in one queue and are reused
 //! in the order in which they were freed: least recently used first (LRU). A request that ends
 //! frees its blocks from last to first, so the end of a prefix is evicted before its root.
+//!
+//! **Speed.** A prompt of an agent has a thousand blocks, nearly all cached. Each block names the
+//! one that followed it last, so that a walk along a prefix reads neighbours in memory, and looks
+//! into the hash table only where prefixes part.
 
 use std::collections::VecDeque;
+use std::collections::hash_map::Entry;
 
 use ahash::HashMap;
 
@@ -18,13 +23,19 @@ use super::BLOCK_TOKENS;
 /// The number of queue entries beyond which stale ones are removed.
 const SLACK: usize = 1024;
 
+/// The position of a prefix block among all of a cache.
+type Place = u32;
+
+/// The place of no block.
+const NOWHERE: Place = Place::MAX;
+
 /// Free blocks in the queue.
 #[derive(Debug, Clone, Copy)]
 enum Freed {
     /// A number of blocks without a prefix.
     Blank(u32),
     /// The blocks of a prefix block; valid only if `number` is that of its latest release.
-    Prefix { hash: u64, number: u64 },
+    Prefix { place: Place, number: u64 },
 }
 
 /// The blocks that a request holds.
@@ -33,8 +44,8 @@ pub(super) struct Held {
     /// The hashes of the whole blocks of its prompt.
     prefix: Box<[u64]>,
     prefix_tokens: u32,
-    /// The number of leading hashes whose blocks it shares.
-    shared: usize,
+    /// The places of the leading prefix blocks that it shares.
+    shared: Vec<Place>,
     /// The number of unshared blocks of 16 tokens that it holds.
     own: u32,
 }
@@ -46,7 +57,7 @@ impl Held {
         Self {
             prefix: prefix.iter().take(whole).copied().collect(),
             prefix_tokens: tokens,
-            shared: 0,
+            shared: Vec::new(),
             own: 0,
         }
     }
@@ -67,7 +78,7 @@ impl Held {
     }
 
     fn shared_units(&self) -> u32 {
-        u32::try_from(self.shared).unwrap_or(u32::MAX).saturating_mul(self.units())
+        u32::try_from(self.shared.len()).unwrap_or(u32::MAX).saturating_mul(self.units())
     }
 
     /// Returns the number of further blocks needed to hold `tokens`.
@@ -80,11 +91,15 @@ impl Held {
 /// A prefix block in the cache.
 #[derive(Debug, Clone, Copy)]
 struct Kept {
+    hash: u64,
+    /// The number of its blocks; 0 once it is evicted.
     units: u32,
     /// The number of requests that share it.
     users: u32,
     /// The sequence number of its latest release.
     freed: u64,
+    /// The place of the block that followed it last.
+    next: Place,
 }
 
 /// The cached part of a prompt.
@@ -112,7 +127,11 @@ pub(super) struct BlockCache {
     total: u32,
     /// The number of blocks that requests hold.
     used: u32,
-    kept: HashMap<u64, Kept>,
+    kept: Vec<Kept>,
+    /// The place of each block by its hash.
+    places: HashMap<u64, Place>,
+    /// The places of evicted blocks, for new ones.
+    vacant: Vec<Place>,
     /// The free blocks; the front one is reused first.
     freed: VecDeque<Freed>,
     frees: u64,
@@ -123,7 +142,9 @@ impl BlockCache {
         Self {
             total,
             used: 0,
-            kept: HashMap::default(),
+            kept: Vec::new(),
+            places: HashMap::default(),
+            vacant: Vec::new(),
             freed: VecDeque::from([Freed::Blank(total)]),
             frees: 0,
         }
@@ -142,14 +163,31 @@ impl BlockCache {
         self.total.saturating_sub(self.used)
     }
 
+    /// Returns the place of the block with this hash, which follows the one at `last`.
+    fn place_after(&self, last: Place, hash: u64) -> Option<Place> {
+        let next = self.at(last).map_or(NOWHERE, |last| last.next);
+        match self.at(next) {
+            Some(block) if block.hash == hash => Some(next),
+            _ => self.places.get(&hash).copied(),
+        }
+    }
+
+    /// Returns the block at a place; `None` if it is evicted.
+    fn at(&self, place: Place) -> Option<&Kept> {
+        self.kept.get(place as usize).filter(|kept| kept.units > 0)
+    }
+
     /// Finds the cached part of the first `limit` tokens of a prompt.
     pub(super) fn find(&self, held: &Held, limit: u32) -> Hit {
         let most = (limit / held.prefix_tokens) as usize;
         let mut hit = Hit { blocks: 0, tokens: 0, unused: 0 };
+        let mut last = NOWHERE;
         for hash in held.prefix.iter().take(most) {
-            let Some(kept) = self.kept.get(hash) else {
+            let place = self.place_after(last, *hash);
+            let Some((place, kept)) = place.and_then(|place| Some((place, self.at(place)?))) else {
                 break;
             };
+            last = place;
             hit.blocks += 1;
             hit.tokens += held.prefix_tokens;
             if kept.users == 0 {
@@ -161,16 +199,29 @@ impl BlockCache {
 
     /// Lets a request without blocks share the blocks of `hit`.
     pub(super) fn share(&mut self, held: &mut Held, hit: Hit) {
+        held.shared.clear();
+        let mut last = NOWHERE;
         for hash in held.prefix.iter().take(hit.blocks) {
-            let Some(kept) = self.kept.get_mut(hash) else {
-                continue;
+            let Some(place) = self.place_after(last, *hash) else {
+                debug_assert!(false, "a hit is in the cache");
+                return;
             };
+            self.follow(last, place);
+            last = place;
+            held.shared.push(place);
+            let Some(kept) = self.kept.get_mut(place as usize) else { return };
             if kept.users == 0 {
                 self.used += kept.units;
             }
             kept.users += 1;
         }
-        held.shared = hit.blocks;
+    }
+
+    /// Records that the block at `place` follows the one at `last`.
+    fn follow(&mut self, last: Place, place: Place) {
+        if let Some(last) = self.kept.get_mut(last as usize) {
+            last.next = place;
+        }
     }
 
     /// Takes the blocks needed for `tokens` tokens. Returns whether there are enough; if not,
@@ -197,7 +248,7 @@ impl BlockCache {
             };
             let found = match freed {
                 Freed::Blank(units) => units,
-                Freed::Prefix { hash, number } => self.evict(hash, number),
+                Freed::Prefix { place, number } => self.evict(place, number),
             };
             if found > missing {
                 self.freed.push_front(Freed::Blank(found - missing));
@@ -206,31 +257,48 @@ impl BlockCache {
         }
     }
 
+    /// Returns whether the block at a place was not used since the release with this number.
+    fn is_free(&self, place: Place, number: u64) -> bool {
+        self.at(place).is_some_and(|kept| kept.users == 0 && kept.freed == number)
+    }
+
     /// Evicts a prefix block that no request uses. Returns the number of its blocks; 0 if it was
     /// used since that release.
-    fn evict(&mut self, hash: u64, number: u64) -> u32 {
-        let kept = self.kept.get(&hash).filter(|kept| kept.users == 0 && kept.freed == number);
-        let units = kept.map_or(0, |kept| kept.units);
-        if units > 0 {
-            self.kept.remove(&hash);
+    fn evict(&mut self, place: Place, number: u64) -> u32 {
+        if !self.is_free(place, number) {
+            return 0;
         }
-        units
+        let Some(kept) = self.kept.get_mut(place as usize) else { return 0 };
+        self.places.remove(&kept.hash);
+        self.vacant.push(place);
+        std::mem::take(&mut kept.units)
     }
 
     /// Keeps the whole blocks of a prompt's first `computed` tokens for other requests to share. A
     /// block that another request computed at the same time stays private to this request.
     pub(super) fn keep(&mut self, held: &mut Held, computed: u32) {
         let whole = (computed / held.prefix_tokens) as usize;
-        while held.shared < whole {
-            let Some(hash) = held.prefix.get(held.shared).copied() else {
+        while held.shared.len() < whole {
+            let Some(hash) = held.prefix.get(held.shared.len()).copied() else {
                 return;
             };
             let units = held.units();
-            if self.kept.contains_key(&hash) || held.own < units {
+            if held.own < units {
                 return;
             }
-            self.kept.insert(hash, Kept { units, users: 1, freed: 0 });
-            held.shared += 1;
+            let Entry::Vacant(entry) = self.places.entry(hash) else { return };
+            let block = Kept { hash, units, users: 1, freed: 0, next: NOWHERE };
+            let place = match self.vacant.pop() {
+                Some(place) => place,
+                None => Place::try_from(self.kept.len()).unwrap_or(NOWHERE),
+            };
+            match self.kept.get_mut(place as usize) {
+                Some(vacant) => *vacant = block,
+                None => self.kept.push(block),
+            }
+            entry.insert(place);
+            self.follow(held.shared.last().copied().unwrap_or(NOWHERE), place);
+            held.shared.push(place);
             held.own -= units;
         }
     }
@@ -245,8 +313,8 @@ impl BlockCache {
         }
         held.own = 0;
         // From last to first, so that the root of the prefix is evicted last.
-        for hash in held.prefix.iter().take(held.shared).rev() {
-            let Some(kept) = self.kept.get_mut(hash) else {
+        for place in held.shared.drain(..).rev() {
+            let Some(kept) = self.kept.get_mut(place as usize) else {
                 continue;
             };
             kept.users -= 1;
@@ -254,20 +322,18 @@ impl BlockCache {
                 self.frees += 1;
                 kept.freed = self.frees;
                 self.used -= kept.units;
-                self.freed.push_back(Freed::Prefix { hash: *hash, number: self.frees });
+                self.freed.push_back(Freed::Prefix { place, number: self.frees });
             }
         }
-        held.shared = 0;
         // Entries of blocks that were used again stay in the queue; without this it would only
         // grow.
-        if self.freed.len() > 2 * self.kept.len() + SLACK {
-            let kept = &self.kept;
-            self.freed.retain(|freed| match freed {
+        if self.freed.len() > 2 * self.places.len() + SLACK {
+            let mut freed = std::mem::take(&mut self.freed);
+            freed.retain(|freed| match freed {
                 Freed::Blank(_) => true,
-                Freed::Prefix { hash, number } => {
-                    kept.get(hash).is_some_and(|one| one.users == 0 && one.freed == *number)
-                }
+                Freed::Prefix { place, number } => self.is_free(*place, *number),
             });
+            self.freed = freed;
         }
     }
 }
@@ -278,11 +344,10 @@ impl BlockCache {
     pub(super) fn check(&self) {
         let in_queue = |freed: &Freed| match freed {
             Freed::Blank(units) => *units,
-            Freed::Prefix { hash, number } => {
-                let kept = self.kept.get(hash);
-                let live = kept.filter(|kept| kept.users == 0 && kept.freed == *number);
-                live.map_or(0, |kept| kept.units)
+            Freed::Prefix { place, number } if self.is_free(*place, *number) => {
+                self.at(*place).map_or(0, |kept| kept.units)
             }
+            Freed::Prefix { .. } => 0,
         };
         let free: u32 = self.freed.iter().map(in_queue).sum();
         assert_eq!(self.used + free, self.total, "{self:?}");
