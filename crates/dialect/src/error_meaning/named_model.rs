@@ -34,21 +34,25 @@ impl NamedModel {
             is_same_model(name, model)
                 || (has_base(name) && is_same_model(base_of(name), base_of(model)))
         };
-        let names = || quoted(message).chain(after_model(message)).take(MAX_NAMES);
-        if names().any(is_requested) {
-            return Self::Requested;
-        }
         let is_of_client = |name: &str| {
             name.len() <= MAX_LENGTH
                 && (request.has_value(name) || request.has_value(base_of(name)))
         };
-        if names().any(is_of_client) {
-            return Self::OfClient;
+        let find_in = |names: &[&str]| match names {
+            names if names.iter().any(|name| is_requested(name)) => Some(Self::Requested),
+            names if names.iter().any(|name| is_of_client(name)) => Some(Self::OfClient),
+            _ => None,
+        };
+        // Marks come first: the name between them may have any words.
+        let marked: Vec<&str> = quoted(message).take(MAX_NAMES).collect();
+        let followers: Vec<&str> = after_model(message).take(MAX_NAMES).collect();
+        if let Some(found) = find_in(&marked).or_else(|| find_in(&followers)) {
+            return found;
         }
         // An engine may have chosen the tag.
         let is_tagged =
             |name: &str| name.split_once(':').is_some_and(|(base, _)| is_same_model(base, model));
-        match names().chain(words(message)).any(|name| is_requested(name) || is_tagged(name)) {
+        match marked.into_iter().chain(words(message)).any(|it| is_requested(it) || is_tagged(it)) {
             true => Self::Requested,
             false => Self::Unknown,
         }
@@ -91,7 +95,7 @@ mod tests {
 
     #[test]
     fn named_model_is_the_requested_one_or_another_of_the_client() {
-        let request = br#"{"model":"m","tools":[{"model":"gpt-image-9"},{"model":"o\u0072g\/x:1"},{"model":"o'brien"},{"model":"bogus m"},{"model":"owner/stripped-2"}],"input":"does it?"}"#;
+        let request = br#"{"model":"m","tools":[{"model":"gpt-image-9"},{"model":"o\u0072g\/x:1"},{"model":"o'brien"},{"model":"bogus m"},{"file":"model m"},{"model":"owner/stripped-2"}],"input":"does it?"}"#;
         for (model, message, expected) in [
             ("m", "The model `m` does not exist", NamedModel::Requested),
             ("m", "model \"m:latest\" not found, try pulling it first", NamedModel::Requested),
@@ -103,6 +107,7 @@ mod tests {
             ("m", "The model 'o'brien' does not exist", NamedModel::OfClient),
             ("m", "The model `bogus m` does not exist", NamedModel::OfClient),
             ("m", "The model `stripped-2` does not exist", NamedModel::OfClient),
+            ("m", "file 'model m' does not exist", NamedModel::OfClient),
             ("m", "m is not a model that exists", NamedModel::Requested),
             ("m", "The model `gpt-image-9` does not exist.", NamedModel::OfClient),
             ("m", "model: gpt-image-9", NamedModel::OfClient),

@@ -79,6 +79,7 @@ fn without_escapes(text: &[u8]) -> Cow<'_, [u8]> {
 fn escaped_letter(text: &[u8], at: usize) -> Option<(char, usize)> {
     match text.get(at + 1)? {
         b'/' => Some(('/', at + 2)),
+        b'n' => Some(('\n', at + 2)),
         b'u' => {
             let digits = text.get(at + 2..at + 6)?;
             let code = u32::from_str_radix(str::from_utf8(digits).ok()?, 16).ok()?;
@@ -121,6 +122,7 @@ mod tests {
             (r#"{"model":"gpt"}"#, true),
             (r#"{"model":"gp\u0074"}"#, true),
             (r#"{"model":"owner/gpt"}"#, true),
+            (r#"{"model":"gpt\n"}"#, true),
             ("--x\r\n\r\ngpt\r\n--x--", true),
             (r#"{"model":"gpt-4"}"#, false),
             (r#"{"gpt" : 1}"#, false),
