@@ -22,6 +22,8 @@ const SLOWING_BATCH: u32 = 32;
 const WHOLE_TOKEN_TIME: Duration = Duration::from_millis(20);
 /// The longest time that is expected for it: a large limit must not hide a dead engine.
 const MAX_ALLOWED_TIME: Duration = Duration::from_secs(10);
+/// The time after a response of a backend during which its refusals are no evidence.
+const SERVED: Duration = Duration::from_secs(10);
 /// The largest relative extension of a cooldown by jitter.
 const COOLDOWN_JITTER: f64 = 0.1;
 
@@ -119,6 +121,12 @@ impl Serving {
         // A response that does not run the model proves nothing about it.
         let proves = outcome == Outcome::Fault || sample != LatencySample::None;
         if !(is_fault || outcome == Outcome::Ok) || !proves {
+            return Learned::default();
+        }
+        // An engine that works may lack a capability, or one user behind a gateway may send bad
+        // requests.
+        let last = self.state.last_response();
+        if is_refusal && last.0 != 0 && source.at.since(last) < SERVED {
             return Learned::default();
         }
         let OutcomeSource { at, started, requester, .. } = source;

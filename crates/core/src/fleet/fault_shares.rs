@@ -9,8 +9,7 @@
 //! A 4xx is the client's mistake, and no fault. But an engine that lacks an option refuses each
 //! request with one, at once: it would look idle and draw nearly all requests. So a refusal is
 //! judged apart, by its run alone and with half of the weight: a client may well send three bad
-//! requests in a row. An engine that has served the sender within [`SERVED`] is not judged at all:
-//! it may lack a capability, or one user behind a gateway may send bad requests.
+//! requests in a row.
 //!
 //! **The test.** The evidence is a log likelihood ratio: how much less probable the responses are
 //! under the others' share than under the backend's own. It is computed in two ways. The faults in
@@ -35,8 +34,6 @@ use super::circuit_breaker::pause;
 
 /// The weight of faults in a row below which a run is no evidence: three faults.
 const MIN_RUN: u32 = 3 * FAULT;
-/// The time after a good response during which refusals are no evidence.
-const SERVED: Duration = Duration::from_secs(10);
 /// The weights of a fault and of a refusal in a run.
 const FAULT: u32 = 2;
 const REFUSAL: u32 = 1;
@@ -115,8 +112,6 @@ struct Row {
     good: f64,
     faults: f64,
     counted_at: Timestamp,
-    /// The end of the last good response; 0 before the first.
-    good_at: Timestamp,
     /// The weight of the faults since the last good response to a request sent no earlier than the
     /// first that failed.
     run: u32,
@@ -250,7 +245,6 @@ impl Row {
             good: 0.0,
             faults: 0.0,
             counted_at: sign.at,
-            good_at: Timestamp::default(),
             run: 0,
             run_began: sign.started,
             run_clients: 0,
@@ -278,7 +272,6 @@ impl Row {
         self.counted_at = self.counted_at.max(sign.at);
         if !sign.is_fault {
             self.good += 1.0;
-            self.good_at = self.good_at.max(sign.at);
             // A request sent before the first that failed proves nothing about the time since.
             if sign.started >= self.run_began {
                 self.run = 0;
@@ -303,9 +296,6 @@ impl Row {
     fn evidence(&self, others: f64, now: Timestamp, terms: Terms<'_>) -> f64 {
         let others = others.clamp(MIN_SHARE, MAX_SHARE);
         let is_seen = |clients: u64| clients.count_ones() >= terms.clients;
-        if terms.are_refusals && self.good_at.0 != 0 && now.since(self.good_at) < SERVED {
-            return 0.0;
-        }
         let of_run = match self.run >= MIN_RUN && is_seen(self.run_clients) {
             true => f64::from(self.run) / f64::from(FAULT) * -others.ln(),
             false => 0.0,
