@@ -42,9 +42,9 @@ fn tokens_after_cut(input: &RouteInput<'_>, candidate: &Serving) -> TokenCount {
 
 /// Returns whether an engine cuts the prompts of requests that allow it.
 fn cuts_prompts(candidate: &Serving, operation: Operation) -> bool {
-    match operation.row().dialect {
-        // No conversion keeps Ollama's `truncate`.
-        Dialect::Ollama => candidate.conversion(operation).is_none(),
-        Dialect::OpenAi | Dialect::Anthropic => candidate.engine().row().cuts_prompts,
+    // No conversion keeps Ollama's `truncate`.
+    match operation.row().dialect == Dialect::Ollama {
+        true => candidate.conversion(operation).is_none(),
+        false => candidate.engine().row().cuts_prompts,
     }
 }
