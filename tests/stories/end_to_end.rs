@@ -38,7 +38,10 @@ fn real_engines_and_sdks() {
     let last = text.lines().last().unwrap_or_default().to_owned();
     report(&last);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}\n{errors}");
+    // The failures stand last, so that a log that keeps its tail names them.
+    let failures: Vec<&str> = text.lines().filter(|line| line.starts_with("FAIL ")).collect();
+    let failures = failures.join("\n");
+    assert!(output.status.success(), "{text}\n{errors}\n{failures}");
     assert!(!is_required || is_complete(&last), "not every case ran: {last}");
 }
 
