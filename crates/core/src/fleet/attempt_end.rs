@@ -22,7 +22,7 @@ const SLOWING_BATCH: u32 = 32;
 const WHOLE_TOKEN_TIME: Duration = Duration::from_millis(20);
 /// The longest time that is expected for it: a large limit must not hide a dead engine.
 const MAX_ALLOWED_TIME: Duration = Duration::from_secs(10);
-/// The time after a response of a backend during which its refusals are no evidence.
+/// The time after a response of a model on a backend during which refusals there are no evidence.
 const SERVED: Duration = Duration::from_secs(10);
 /// The largest relative extension of a cooldown by jitter.
 const COOLDOWN_JITTER: f64 = 0.1;
@@ -125,8 +125,8 @@ impl Serving {
         }
         // An engine that works may lack a capability, or one user behind a gateway may send bad
         // requests.
-        let last = self.state.last_response();
-        if is_refusal && last.0 != 0 && source.at.since(last) < SERVED {
+        let last = self.model_state.last_used();
+        if is_refusal && last.is_some_and(|last| source.at.since(last) < SERVED) {
             return Learned::default();
         }
         let OutcomeSource { at, started, requester, .. } = source;
