@@ -170,6 +170,7 @@ impl CatalogueWatch {
 
     async fn read_what_is_due(&mut self) {
         if self.models.start() {
+            self.fleet.expire_lessons(&self.backend.state, now());
             let is_read = !self.discovers_models() || self.read_models().await;
             self.is_recovered = false;
             self.models.wait(self.pause(self.discovery.interval, is_read));
@@ -208,7 +209,6 @@ impl CatalogueWatch {
         let limit = self.discovery.timeout;
         let found = models::discover(&self.client, &self.backend, limit, &mut self.shown).await;
         let state = &self.backend.state;
-        self.fleet.expire_lessons(state, now());
         match found {
             Ok(ListedModels { models, dropped, sizes, version }) => {
                 self.record_dropped(dropped);

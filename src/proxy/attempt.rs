@@ -6,8 +6,8 @@ use penstock_api::{Capabilities, Engine, ErrorCode, Operation, TraceContext, Wor
 use penstock_clock::now;
 use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::{
-    Backend, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, SlotId, Topology,
-    cooldown_time,
+    Backend, InflightGuard, LatencySample, Model, Outcome, OutcomeSource, Serving, SlotId,
+    Topology, cooldown_time,
 };
 use penstock_core::routing::{AttemptEnded, RoutingDecision};
 use penstock_predict::Prediction;
@@ -104,6 +104,12 @@ impl<'a> Attempt<'a> {
         // Read only where it matters: the body may be large.
         let is_path_known =
             || self.serving.state.lessons.has_served(sent) || names_resource(request.body());
+        let model = self.fleet.model(self.decision.model);
+        let serves_elsewhere = |model: &Model| {
+            model.may_serve_elsewhere(&request.profile, self.serving, &request.tried)
+        };
+        let is_elsewhere =
+            matches!(status, 400 | 404 | 422 | 500 | 501) && model.is_some_and(serves_elsewhere);
         ResponseTerms {
             operation: request.profile.operation,
             sent,
@@ -116,6 +122,7 @@ impl<'a> Attempt<'a> {
             retries_5xx: ctx.generation.config.routing.retry_5xx,
             may_shorten: false,
             may_drop: Capabilities::NONE,
+            elsewhere: if is_elsewhere { request.profile.needs } else { Capabilities::NONE },
             is_path_known: matches!(status, 404 | 405 | 501) && is_path_known(),
         }
     }
@@ -226,8 +233,8 @@ pub(crate) struct AttemptResult {
     pub(crate) usage: Option<Usage>,
     /// True if the backend did not find what was requested.
     pub(crate) is_not_found: bool,
-    /// True if the backend does not know the path that it was sent.
-    pub(crate) lacks_operation: bool,
+    /// The reason why its response was withheld.
+    pub(crate) refusal: Option<Refusal>,
     /// True if the model ran: other responses say nothing about its latency.
     pub(crate) runs_model: bool,
     /// True if the request was moved elsewhere before its first token.
@@ -250,7 +257,7 @@ impl AttemptResult {
             is_relayed: true,
             usage: ctx.record.response.usage,
             is_not_found: status == 404,
-            lacks_operation: false,
+            refusal: None,
             runs_model: ctx.operation.is_some_and(|it| it.row().work != Work::Text),
             is_moved: false,
         }
@@ -278,13 +285,9 @@ impl AttemptResult {
                 let config = &ctx.generation.config.routing.cooldown;
                 let cooldown = cooldown_time(config, failure.requested_wait(), jitter);
                 let ended = unserved(outcome_of(failure, cooldown), attempt_code(failure));
-                let refusal = match failure {
-                    Failure::Held(refusal, _) => Some(*refusal),
-                    _ => None,
-                };
+                let refusal = failure.refusal();
                 let is_not_found = refusal == Some(Refusal::ModelMissing);
-                let lacks_operation = refusal == Some(Refusal::OperationMissing);
-                Self { is_not_found, lacks_operation, ..ended }
+                Self { is_not_found, refusal, ..ended }
             }
             AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
                 // The backend was sent nothing, so that it has done nothing wrong.
@@ -348,7 +351,7 @@ pub(crate) fn record_outcome(
         let unloads = ctx.record.request.unloads_model;
         attempt.serving.learn_models(result.is_not_found, is_ok, unloads, at);
     }
-    learn_operation(attempt, result, ctx, at);
+    learn_lessons(attempt, result, ctx, at);
     observers.attempt_ended(&AttemptEnded {
         backend: attempt.serving.id,
         name: &attempt.serving.state.name,
@@ -369,22 +372,29 @@ pub(crate) fn record_outcome(
     });
 }
 
-/// Learns from a response about the operations that the backend serves.
-fn learn_operation(
+/// Learns from a response what the backend serves, and what it lacks.
+fn learn_lessons(
     attempt: &Attempt<'_>,
     result: &AttemptResult,
     ctx: &RequestContext,
     at: Timestamp,
 ) {
     let Some(sent) = attempt.converted_to().or(ctx.operation) else { return };
-    let (state, asked) = (&attempt.serving.state, ctx.operation.unwrap_or(sent));
+    let (serving, asked) = (attempt.serving, ctx.operation.unwrap_or(sent));
+    let (state, fleet) = (&serving.state, &ctx.generation.fleet);
     let model = attempt.fleet.model(attempt.decision.model);
-    if result.outcome == Outcome::Ok {
-        state.lessons.note_served(sent);
-    } else if result.lacks_operation
-        && model.is_some_and(|model| model.can_do_without(sent, attempt.serving, asked))
-        && ctx.generation.fleet.learn_lacking(state, sent, at)
-    {
-        tracing::info!(backend = %state.name, operation = sent.name(), "backend lacks an operation");
+    match result.refusal {
+        _ if result.outcome == Outcome::Ok => state.lessons.note_served(sent),
+        Some(Refusal::OperationMissing)
+            if model.is_some_and(|model| model.can_do_without(sent, serving, asked))
+                && fleet.learn_lacking(state, sent, at) =>
+        {
+            tracing::info!(backend = %state.name, operation = sent.name(), "backend lacks an operation");
+        }
+        Some(Refusal::CapabilityMissing(missing)) if fleet.learn_missing(serving, missing, at) => {
+            let model = &serving.model;
+            tracing::info!(backend = %state.name, %model, %missing, "backend's model lacks a capability");
+        }
+        _ => {}
     }
 }

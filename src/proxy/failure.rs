@@ -48,7 +48,10 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
         Refusal::Forbidden | Refusal::NoWork | Refusal::NoResult | Refusal::ServerError => {
             Outcome::Fault
         }
-        Refusal::TooLarge | Refusal::OperationMissing | Refusal::Client => Outcome::Client,
+        Refusal::TooLarge
+        | Refusal::OperationMissing
+        | Refusal::CapabilityMissing(_)
+        | Refusal::Client => Outcome::Client,
     }
 }
 
@@ -81,6 +84,7 @@ fn code_of(failure: &Failure) -> ErrorCode {
         Failure::NoResponse { .. } => ErrorCode::UpstreamClosed,
         Failure::Held(Refusal::RateLimited, _) => ErrorCode::BackendsCoolingDown,
         Failure::Held(Refusal::Overloaded, _) => ErrorCode::AllBackendsBusy,
+        Failure::Held(Refusal::CapabilityMissing(_), _) => ErrorCode::CapabilityMismatch,
         Failure::Held(Refusal::TooLarge | Refusal::Client, _) => ErrorCode::InvalidRequest,
         Failure::Held(
             Refusal::KeyRejected

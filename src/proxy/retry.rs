@@ -216,7 +216,7 @@ fn goes_on(
     is_refused_again: bool,
 ) -> bool {
     let Some(decision) = request.decision else { return false };
-    let lacks_operation = matches!(failure, Failure::Held(Refusal::OperationMissing, _))
+    let lacks_operation = failure.refusal() == Some(Refusal::OperationMissing)
         && decision.serving(&request.fleet).is_some_and(|serving| {
             let sent = serving.conversion(request.profile.operation);
             serving.state.lessons.lacking().contains(sent.unwrap_or(request.profile.operation))

@@ -42,6 +42,8 @@ pub(crate) struct ResponseTerms<'a> {
     pub(crate) may_shorten: bool,
     /// The capabilities that may be removed from the request after a response of this status.
     pub(crate) may_drop: Capabilities,
+    /// The capabilities that the request needs, if another backend may have all of them.
+    pub(crate) elsewhere: Capabilities,
     /// True if the backend has served this operation before, or the request names something that it
     /// may lack: then a 404 says nothing about the path.
     pub(crate) is_path_known: bool,
@@ -222,10 +224,19 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Dispos
     {
         return Some(Disposition::Shorten(refusal));
     }
-    let unsupported = read_unsupported(body);
-    // All of it, or nothing: the engine would refuse what is left of it again.
-    if !unsupported.is_empty() && terms.may_drop.contains(unsupported) {
-        return Some(Disposition::Drop(unsupported));
+    let searched = terms.elsewhere.union(terms.may_drop);
+    if !searched.is_empty() {
+        let unsupported = read_unsupported(body, terms.body);
+        match unsupported.is_empty() {
+            false if terms.elsewhere.contains(unsupported) => {
+                return Some(Disposition::Hold(Refusal::CapabilityMissing(unsupported)));
+            }
+            // All of it, or nothing: the engine would refuse what is left of it again.
+            false if terms.may_drop.contains(unsupported) => {
+                return Some(Disposition::Drop(unsupported));
+            }
+            _ => {}
+        }
     }
     Some(match refusal_of_status(terms, seen.status, body) {
         Some(refusal) => Disposition::Hold(refusal),
@@ -242,7 +253,8 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
         || terms.is_gathered
         || terms.has_head
         || terms.may_shorten
-        || !terms.may_drop.is_empty();
+        || !terms.may_drop.is_empty()
+        || !terms.elsewhere.is_empty();
     is_other
         || matches!(status, 429 | 503 | 529)
         || (terms.retries_5xx && status >= 500)

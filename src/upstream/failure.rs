@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_api::ErrorCode;
+use penstock_api::{Capabilities, ErrorCode};
 use pingora::http::ResponseHeader;
 
 use super::response_head::BadResponse;
@@ -99,6 +99,8 @@ pub(crate) enum Refusal {
     ModelMissing,
     /// The backend does not have the path of the operation.
     OperationMissing,
+    /// The model cannot do there what the request needs, by the words of its engine.
+    CapabilityMissing(Capabilities),
     /// The backend reported a failure, or nothing at all, instead of any token.
     NoWork,
     /// The backend sent something else instead of a result: a redirect, the page of a web server.
@@ -137,6 +139,14 @@ impl Failure {
             ExchangeError::ClosedWhileSending => Self::NotSent(ConnectError::ClosedEarly),
             ExchangeError::Ended(end) => Self::NoResponse { end, is_unread },
             ExchangeError::BadResponse(reason) => Self::BadResponse(reason),
+        }
+    }
+
+    /// The reason why a response is withheld, if there is one.
+    pub(crate) fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Held(refusal, _) => Some(*refusal),
+            _ => None,
         }
     }
 

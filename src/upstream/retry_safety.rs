@@ -47,6 +47,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::Forbidden
             | Refusal::ModelMissing
             | Refusal::OperationMissing
+            | Refusal::CapabilityMissing(_)
             | Refusal::NoWork
             | Refusal::NoResult
             | Refusal::ServerError => RetrySafety::Safe,

@@ -138,6 +138,28 @@ fn other_errors_are_passed_on() {
 }
 
 #[test]
+fn request_goes_to_a_backend_that_has_the_capability() {
+    let routing = "retry_without: [tools]";
+    let fleet = Fleet::start(2, Setup { strategy: "round_robin", routing, ..Setup::default() });
+    let post = |body: &Value| fleet.penstock.post(CHAT, body);
+    let plain = json!({"model": "m", "messages": [{"role": "user", "content": "hello"}]});
+    fleet.a().script([no_tools()]);
+    for number in 0..6 {
+        let response = post(&with_tools());
+        assert_eq!(response.status, 200, "{number}: {}", response.text());
+        assert_eq!(response.header("x-penstock-retried-without"), None, "another has tools");
+    }
+    assert_eq!(fleet.a().counters().requests, 1, "its refusal is known");
+    assert_eq!(fleet.penstock.backend("a")["models"][0]["lacks"], json!(["tools"]));
+    assert!((0..2).all(|_| post(&plain).status == 200));
+    assert_eq!(fleet.a().counters().requests, 2, "it serves what it can");
+    // No backend is left that may have it: the request is served without.
+    fleet.b().script([no_tools()]);
+    let response = post(&with_tools());
+    assert_eq!(response.header("x-penstock-retried-without"), Some("tools"));
+}
+
+#[test]
 fn svg_is_refused_up_front() {
     let fleet = start("");
     for (path, mut body, _) in with_image() {

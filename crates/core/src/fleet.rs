@@ -8,6 +8,7 @@ mod backend;
 mod backend_id;
 mod backend_memory;
 mod cache_sharing;
+mod capability_lessons;
 mod capacity;
 mod catalogue;
 mod catalogue_request;
@@ -94,9 +95,8 @@ use std::sync::{Arc, Weak};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use penstock_api::Engine;
 use penstock_api::units::Timestamp;
-use penstock_api::{Operation, is_same_model};
+use penstock_api::{Capabilities, Engine, Operation, is_same_model};
 use penstock_config::{BackendConfig, Config, ModelEntry};
 
 use crate::prefix::MemoryBudget;
@@ -281,9 +281,22 @@ impl Fleet {
         is_new
     }
 
-    /// Expires lessons about missing operations that are old enough to try again.
+    /// Records that a model on a backend lacks capabilities, by the words of its engine. Requests
+    /// that need them are then sent elsewhere. Returns whether that is new.
+    pub fn learn_missing(&self, serving: &Serving, missing: Capabilities, now: Timestamp) -> bool {
+        let is_new = serving.model_state.lessons.learn(missing, now);
+        if is_new {
+            self.republish();
+        }
+        is_new
+    }
+
+    /// Expires lessons about missing operations and capabilities that are old enough to try again.
     pub fn expire_lessons(&self, state: &BackendState, now: Timestamp) {
-        if state.lessons.expire(now) {
+        let topology = self.topology();
+        let rows = topology.rows_of(state);
+        let expired = rows.filter(|row| row.model_state.lessons.expire(now)).count();
+        if state.lessons.expire(now) || expired > 0 {
             self.republish();
         }
     }

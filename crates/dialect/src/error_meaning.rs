@@ -7,7 +7,7 @@ mod request_size;
 
 use credit::{CREDIT_NAMES, is_for_now};
 use named_model::NamedModel;
-use quotes::RequestText;
+pub(super) use quotes::RequestText;
 use request_size::exceeds_limit;
 use serde_json::value::RawValue;
 

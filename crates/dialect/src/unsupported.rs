@@ -10,6 +10,7 @@ use serde_json::value::RawValue;
 
 use super::context_shift::{TOOL_MEMBERS, cut_items, range_in};
 use super::error_body::text_of;
+use super::error_meaning::RequestText;
 use super::json::{Fields, Text};
 
 /// The phrases by which engines refuse requests beyond their model's abilities, in lower case.
@@ -19,16 +20,27 @@ const MARKS: &[(&str, Capabilities)] = &[
     ("missing data required for image input", Capabilities::VISION),
     // llama.cpp
     ("image input is not supported", Capabilities::VISION),
+    ("tools param requires --jinja", Capabilities::TOOLS),
     // vLLM
     ("requires --enable-auto-tool-choice", Capabilities::TOOLS),
     ("is not a multimodal model", Capabilities::VISION),
+    ("at most 0 image(s) may be provided", Capabilities::VISION),
+    // LM Studio
+    ("model does not support images", Capabilities::VISION),
+    // OpenRouter
+    ("no endpoints found that support tool use", Capabilities::TOOLS),
+    ("no endpoints found that support image input", Capabilities::VISION),
+    // OpenAI, Azure
+    ("of type 'json_schema' is not supported with", Capabilities::JSON_MODE),
+    ("of type 'json_object' is not supported with", Capabilities::JSON_MODE),
 ];
 
 /// Returns the capabilities that an engine's error reports as missing; empty if it is about
-/// something else.
-pub fn read_unsupported(body: &[u8]) -> Capabilities {
-    let text = text_of(body).to_lowercase();
+/// something else. A phrase that the `request` contains is no report: the engine may quote it.
+pub fn read_unsupported(body: &[u8], request: &[u8]) -> Capabilities {
+    let text = text_of(body).to_ascii_lowercase();
     let found = MARKS.iter().find(|(mark, _)| text.contains(mark));
+    let found = found.filter(|(mark, _)| !RequestText::new(request).may_contain(mark));
     found.map_or(Capabilities::NONE, |(_, capability)| *capability)
 }
 
@@ -220,11 +232,26 @@ mod tests {
                 r#"{"error": {"message": "\"auto\" tool choice requires --enable-auto-tool-choice"}}"#,
                 "[tools]",
             ),
+            (
+                r#"{"error":{"message":"No endpoints found that support tool use.","code":404}}"#,
+                "[tools]",
+            ),
+            (
+                r#"{"error":{"message":"Invalid parameter: 'response_format' of type 'json_schema' is not supported with this model."}}"#,
+                "[json_mode]",
+            ),
             (r#"{"error": "does not support thinking"}"#, "[]"),
             ("x", "[]"),
         ] {
-            assert_eq!(read_unsupported(body.as_bytes()).to_string(), expected, "{body}");
+            assert_eq!(read_unsupported(body.as_bytes(), b"{}").to_string(), expected, "{body}");
         }
+    }
+
+    #[test]
+    fn engine_that_quotes_a_prompt_reports_nothing() {
+        let error = br#"{"error": "template failed at: m does not support tools"}"#;
+        let request = br#"{"messages": [{"content": "Why: m DOES NOT support \u0074ools?"}]}"#;
+        assert!(read_unsupported(error, request).is_empty());
     }
 
     #[test]

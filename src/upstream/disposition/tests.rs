@@ -18,6 +18,7 @@ fn chat() -> ResponseTerms<'static> {
         retries_5xx: false,
         may_shorten: false,
         may_drop: Capabilities::NONE,
+        elsewhere: Capabilities::NONE,
         is_path_known: true,
     }
 }
@@ -243,6 +244,11 @@ fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
     let unsupported = r#"{"error":"registry.ollama.ai/library/m does not support tools"}"#;
     let found = decided(&drops, &whole(400, unsupported));
     assert_eq!(found, Disposition::Drop(Capabilities::TOOLS));
+    let elsewhere = ResponseTerms { elsewhere: Capabilities::TOOLS, ..drops };
+    let found = decided(&elsewhere, &whole(400, unsupported));
+    assert_eq!(found, HELD(Refusal::CapabilityMissing(Capabilities::TOOLS)));
+    let no_images = ResponseTerms { elsewhere: Capabilities::VISION, ..chat() };
+    assert_eq!(decided(&no_images, &whole(400, unsupported)), Disposition::Relay);
     let has_head = ResponseTerms { has_head: true, ..chat() };
     assert_eq!(decided(&has_head, &whole(200, CHAT)), Disposition::NoStream);
     let found = decided(&has_head, &stream("data: {\"choices\":[]}\n\n", false));

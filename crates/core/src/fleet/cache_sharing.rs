@@ -21,6 +21,17 @@ impl Fleet {
             }
             model.prefixes.sync_epochs(iter::once(row.slot_and_epoch()));
         }
+        self.forget_missing(id);
+    }
+
+    /// Forgets the capabilities that models of a backend lacked: its engine may run with other
+    /// options.
+    fn forget_missing(&self, id: BackendId) {
+        let topology = self.topology();
+        let forgets = |(_, row): &(&Model, &Serving)| row.model_state.lessons.forget();
+        if serving(&topology, id).filter(forgets).count() > 0 {
+            self.republish();
+        }
     }
 
     /// Records the version of an engine. A changed version resets the learned step times to the
@@ -31,6 +42,7 @@ impl Fleet {
             if state.lessons.forget() {
                 self.republish();
             }
+            self.forget_missing(state.id);
             for (_, row) in serving(&self.topology(), state.id) {
                 if let Some(predictor) = row.model_state.used_predictor() {
                     predictor.version_changed();
@@ -43,6 +55,7 @@ impl Fleet {
     /// Clears the cache prediction of a backend whose health checks fail: it may return as another
     /// process.
     pub fn record_outage(&self, id: BackendId) {
+        self.forget_missing(id);
         let topology = &self.topology();
         if let Some((_, row)) = serving(topology, id).next() {
             row.state.telemetry.record_outage();

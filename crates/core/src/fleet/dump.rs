@@ -189,10 +189,11 @@ fn overlay_models(
     }
     fleet.learn_models(backend.state.id, &entries);
     let topology = &*fleet.topology();
-    rows.iter().try_for_each(|model| overlay_model(topology, row, model, now))
+    rows.iter().try_for_each(|model| overlay_model(fleet, topology, row, model, now))
 }
 
 fn overlay_model(
+    fleet: &Fleet,
     topology: &Topology,
     row: &BackendRow,
     model: &ModelRow,
@@ -222,6 +223,8 @@ fn overlay_model(
     if let Some(took) = response {
         serving.latency.learn_response(took, now);
     }
+    let missing = model.lacks.iter().flatten().filter_map(|name| Capabilities::from_name(name));
+    fleet.learn_missing(serving, missing.fold(Capabilities::NONE, Capabilities::union), now);
     if let Some(tokens) = model.learned_context_length {
         serving.latency.context.learn(ContextLimit { tokens, scale: ContextLimit::UNIT });
     }

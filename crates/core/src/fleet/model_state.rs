@@ -10,6 +10,7 @@ use penstock_api::units::{ByteSize, Timestamp, TokenCount};
 use penstock_predict::{Coefficients, EngineLimits, Predictor};
 use penstock_scoring::Residency;
 
+use super::capability_lessons::CapabilityLessons;
 use super::load::PeersInFlight;
 
 /// A model that a backend has in memory, or that sleeps there, as a probe reports it.
@@ -50,6 +51,7 @@ pub struct ModelState {
     /// Its size on disk in bytes; 0 if unknown.
     size: AtomicU64,
     vram: AtomicU64,
+    pub lessons: CapabilityLessons,
     /// The latency predictor, created for the first prediction.
     predictor: OnceCell<Arc<Predictor>>,
     /// The configured step times that it starts with, if any.
@@ -71,6 +73,7 @@ impl Default for ModelState {
             proved_at: AtomicU64::new(0),
             size: AtomicU64::new(0),
             vram: AtomicU64::new(0),
+            lessons: CapabilityLessons::default(),
             predictor: OnceCell::new(),
             step_times: OnceCell::new(),
         }

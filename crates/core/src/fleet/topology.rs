@@ -1,6 +1,7 @@
 //! The backends of each model, and their capabilities there. Rebuilt whenever the configuration or
 //! a discovery changes them, and immutable in between.
 
+mod model;
 mod rules;
 mod serve;
 
@@ -11,7 +12,6 @@ use std::time::Duration;
 use ahash::{HashMap, HashSet};
 use penstock_api::units::Timestamp;
 use penstock_api::{CanonicalName, canonical_name, default_tag_forms};
-use penstock_api::{Operation, Operations};
 use penstock_config::tls::ClientTls;
 use penstock_config::{BackendConfig, ModelEntry};
 
@@ -28,6 +28,7 @@ use super::quality::{Quality, QualityRules};
 use super::serving::Serving;
 use super::zones::Zones;
 use crate::prefix::ModelIndex;
+pub use model::Model;
 pub use rules::TopologyRules;
 use serve::serve;
 
@@ -73,52 +74,6 @@ impl Backend {
         let tls = |config: &BackendConfig| config.client_tls.0.as_ref().map(Arc::as_ptr);
         let is_same = *self.config == *config && tls(&self.config) == tls(config);
         if is_same { Arc::clone(&self.config) } else { Arc::new(config.clone()) }
-    }
-}
-
-/// A model and every backend that serves it, in the order of the configuration.
-#[derive(Debug)]
-pub struct Model {
-    /// The name clients use.
-    pub name: Box<str>,
-    /// The backends that serve it.
-    pub serving: Box<[Serving]>,
-    /// The model's rotation, shared by every topology that knows the model.
-    pub turn: Arc<AtomicU64>,
-    /// The prefixes of the model on its backends, shared in the same way.
-    pub prefixes: Arc<ModelIndex>,
-    /// The policies for the model by its names, as a bit mask of positions.
-    pub policies: u64,
-}
-
-impl Model {
-    /// Returns its name and those that its backends list and know it by.
-    pub fn listed_names(&self) -> impl Iterator<Item = &str> + Clone {
-        let rows = self.serving.iter();
-        let rows = rows.flat_map(|row| [Some(&*row.model), row.upstream_id.as_deref()]);
-        std::iter::once(&*self.name).chain(rows.flatten())
-    }
-
-    /// Returns whether a request for `operation` can be served without sending `sent` to `serving`.
-    /// Otherwise the lesson that the operation is lacking gains nothing, and an engine's own error
-    /// says more than that no backend is left.
-    pub fn can_do_without(&self, sent: Operation, serving: &Serving, operation: Operation) -> bool {
-        let without = serving.native_operations.without(Operations::of(&[sent]));
-        let mut others = self.serving.iter().filter(|row| row.id != serving.id);
-        without.target_of(operation).is_some()
-            || others.any(|row| row.usable_operations.contains(operation))
-    }
-
-    /// Returns whether its backends differ in weight.
-    pub fn has_weights(&self) -> bool {
-        self.serving.first().is_some_and(|row| row.most_weight > 0)
-    }
-
-    /// Sets the block size of prompts to that of the engines. If they differ, the largest is used:
-    /// every engine keeps at least one whole block of its size.
-    pub(super) fn follow_blocks(&self) {
-        let details = self.serving.iter().filter_map(|row| row.state.telemetry.details());
-        self.prefixes.set_block_tokens(details.filter_map(|details| details.block_size).max());
     }
 }
 
@@ -332,7 +287,8 @@ impl Topology {
         clients.len()
     }
 
-    fn rows_of(&self, state: &BackendState) -> impl Iterator<Item = &Serving> {
+    /// The models of a backend.
+    pub(super) fn rows_of(&self, state: &BackendState) -> impl Iterator<Item = &Serving> {
         let id = state.id;
         self.models
             .iter()

@@ -8,13 +8,13 @@ use memchr::{memchr, memchr2_iter};
 
 /// The text of a request, as an engine may quote it. Its escapes are read once, when the first
 /// search needs them.
-pub(super) struct RequestText<'a> {
+pub(crate) struct RequestText<'a> {
     request: &'a [u8],
     plain: OnceCell<Cow<'a, [u8]>>,
 }
 
 impl<'a> RequestText<'a> {
-    pub(super) fn new(request: &'a [u8]) -> Self {
+    pub(crate) fn new(request: &'a [u8]) -> Self {
         Self { request, plain: OnceCell::new() }
     }
 
@@ -23,7 +23,7 @@ impl<'a> RequestText<'a> {
     }
 
     /// Returns whether a message may have `phrase`, which is in lower case, from the request.
-    pub(super) fn may_contain(&self, phrase: &str) -> bool {
+    pub(crate) fn may_contain(&self, phrase: &str) -> bool {
         places(phrase.as_bytes(), self.plain()).next().is_some()
     }
 

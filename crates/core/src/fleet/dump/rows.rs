@@ -92,6 +92,9 @@ pub(super) struct ModelRow {
     pub(super) capabilities: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) operations: Option<Vec<String>>,
+    /// The capabilities that it lacks, by the words of its engine; absent if there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lacks: Option<Vec<String>>,
     /// Its residency; absent if unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) residency: Option<ResidencyName>,
@@ -337,6 +340,10 @@ impl ModelRow {
             context_length: entry.context_length,
             capabilities: entry.capabilities.map(|some| words(&mut some.names())),
             operations: entry.operations.map(|some| words(&mut some.iter().map(Operation::name))),
+            lacks: model
+                .map(|model| model.lessons.missing())
+                .filter(|missing| !missing.is_empty())
+                .map(|missing| words(&mut missing.names())),
             residency: serving.and_then(|one| ResidencyName::of(one.residency(now))),
             in_flight: model.map(|model| model.in_flight()).filter(|count| *count > 0),
             others_in_flight: model.map(|model| model.peers_in_flight()).filter(|count| *count > 0),

@@ -1,0 +1,74 @@
+//! A model and its backends.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use penstock_api::{Operation, Operations};
+use penstock_scan::RequestProfile;
+
+use crate::fleet::backend_id::BackendSet;
+use crate::fleet::serving::Serving;
+use crate::prefix::ModelIndex;
+
+/// A model and every backend that serves it, in the order of the configuration.
+#[derive(Debug)]
+pub struct Model {
+    /// The name clients use.
+    pub name: Box<str>,
+    /// The backends that serve it.
+    pub serving: Box<[Serving]>,
+    /// The model's rotation, shared by every topology that knows the model.
+    pub turn: Arc<AtomicU64>,
+    /// The prefixes of the model on its backends, shared in the same way.
+    pub prefixes: Arc<ModelIndex>,
+    /// The policies for the model by its names, as a bit mask of positions.
+    pub policies: u64,
+}
+
+impl Model {
+    /// Returns its name and those that its backends list and know it by.
+    pub fn listed_names(&self) -> impl Iterator<Item = &str> + Clone {
+        let rows = self.serving.iter();
+        let rows = rows.flat_map(|row| [Some(&*row.model), row.upstream_id.as_deref()]);
+        std::iter::once(&*self.name).chain(rows.flatten())
+    }
+
+    /// Returns whether a request for `operation` can be served without sending `sent` to `serving`.
+    /// Otherwise the lesson that the operation is lacking gains nothing, and an engine's own error
+    /// says more than that no backend is left.
+    pub fn can_do_without(&self, sent: Operation, serving: &Serving, operation: Operation) -> bool {
+        let without = serving.native_operations.without(Operations::of(&[sent]));
+        let mut others = self.serving.iter().filter(|row| row.id != serving.id);
+        without.target_of(operation).is_some()
+            || others.any(|row| row.usable_operations.contains(operation))
+    }
+
+    /// Returns whether a backend other than `serving`, and none of those `tried`, may have the
+    /// capabilities that a request needs.
+    pub fn may_serve_elsewhere(
+        &self,
+        request: &RequestProfile,
+        serving: &Serving,
+        tried: &BackendSet,
+    ) -> bool {
+        let mut others = self.serving.iter().filter(|row| row.id != serving.id);
+        !request.needs.is_empty()
+            && others.any(|row| {
+                !tried.contains(row.id)
+                    && row.usable_operations.contains(request.operation)
+                    && row.usable.contains(request.needs)
+            })
+    }
+
+    /// Returns whether its backends differ in weight.
+    pub fn has_weights(&self) -> bool {
+        self.serving.first().is_some_and(|row| row.most_weight > 0)
+    }
+
+    /// Sets the block size of prompts to that of the engines. If they differ, the largest is used:
+    /// every engine keeps at least one whole block of its size.
+    pub(in crate::fleet) fn follow_blocks(&self) {
+        let details = self.serving.iter().filter_map(|row| row.state.telemetry.details());
+        self.prefixes.set_block_tokens(details.filter_map(|details| details.block_size).max());
+    }
+}
