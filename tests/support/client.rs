@@ -123,6 +123,13 @@ impl Client {
         }
     }
 
+    /// Waits for the first bytes of a response, which are still to be read then.
+    pub fn wait_for_bytes(&mut self) {
+        while self.buffer.is_empty() {
+            assert_ne!(self.fill().unwrap(), 0, "closed without a response");
+        }
+    }
+
     /// The status of a response that may be interim.
     pub fn read_status(&mut self) -> u16 {
         let mut text = String::new();
