@@ -66,7 +66,7 @@ pub struct Readings {
     pub running: Option<f32>,
     /// The effective load in requests: waiting + running + dispatched since the scrape was sent −
     /// ended since, at least 0. Without telemetry it is [`Load::counted_exactly`]. If the engine
-    /// reports only one of waiting and running, it is at least that.
+    /// reports only one of waiting and running, or no request at all, it is at least that.
     pub load: f32,
     /// The share of the KV cache in use; `None` unless a fresh sample has it.
     pub kv_utilization: Option<f32>,
@@ -111,6 +111,8 @@ impl Telemetry {
         // Sent or ended since the scrape was sent: the engine may not have counted that yet.
         let since = (i64::from(in_flight) - i64::from(sample.in_flight)) as f32;
         let load = match (waiting, running) {
+            // Nothing, in spite of requests in flight: the page may be that of another process.
+            (Some(0.0), Some(0.0)) => own.max(since),
             (Some(waiting), Some(running)) => waiting + running + since,
             // Half of the load is unknown, so that penstock's own count is the least that is there.
             (Some(known), None) | (None, Some(known)) => own.max(known + since),

@@ -56,6 +56,8 @@ fn fresh_load_adds_requests_dispatched_since_the_scrape() {
     assert_eq!(read(6).load, 6.0, "nor is it less than our own");
     telemetry.publish(EngineSample { waiting: None, running: None, ..sample() });
     assert_eq!(read(6).load, 6.0);
+    telemetry.publish(EngineSample { waiting: Some(0.0), running: Some(0.0), ..sample() });
+    assert_eq!(read(4).load, 4.0, "a page without any request is not that of the whole engine");
 }
 
 #[test]
