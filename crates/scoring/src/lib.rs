@@ -24,7 +24,7 @@ mod text;
 pub use objectives::{Headroom, Objectives};
 pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};
-pub use prediction::PredictedLatency;
+pub use prediction::{PredictedLatency, RELEASE_MS};
 pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset, SLO_SCORERS};
 pub use profile::{Profile, ProfileError, ScoreMatrix};

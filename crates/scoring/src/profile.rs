@@ -50,12 +50,16 @@ impl fmt::Display for ProfileError {
     }
 }
 
+/// The share of the weights from which the scorers that weigh homes decide about them.
+const DECIDING_SHARE: f64 = 0.5;
+
 /// Weighted scorers and a picker.
 #[derive(Debug)]
 pub struct Profile {
     scorers: Vec<Weighted>,
     picker: Picker,
     needs: Needs,
+    decides_homes: bool,
 }
 
 #[derive(Debug)]
@@ -132,7 +136,10 @@ impl Profile {
             scorer,
             weight: weight / most / sum,
         });
-        Ok(Self { picker, needs, scorers: weighted.collect() })
+        let scorers: Vec<Weighted> = weighted.collect();
+        let of_homes = scorers.iter().filter(|one| one.scorer.needs().contains(Needs::HOMES));
+        let decides_homes = of_homes.map(|one| one.weight).sum::<f64>() >= DECIDING_SHARE;
+        Ok(Self { picker, needs, decides_homes, scorers })
     }
 
     /// Every scorer with its weight; the weights sum to 1.
@@ -148,6 +155,12 @@ impl Profile {
     /// The readings its scorers need besides those that every decision takes.
     pub fn needs(&self) -> Needs {
         self.needs
+    }
+
+    /// Returns whether the scorers that weigh the homes of sessions outweigh all others: a session
+    /// then needs no other rule to stay at home.
+    pub fn decides_homes(&self) -> bool {
+        self.decides_homes
     }
 
     /// Returns whether any scorer reads the cached part of a prompt.

@@ -9,7 +9,7 @@
 use super::{Needs, Scorer, ScorerRow};
 use crate::objectives::Objectives;
 use crate::params::ParamError;
-use crate::prediction::PredictedLatency;
+use crate::prediction::{PredictedLatency, RELEASE_MS};
 use crate::readings::{Candidate, WARM};
 use crate::request::RequestFeatures;
 
@@ -60,11 +60,6 @@ const MIN_SCALE: f64 = 0.05;
 const SURE: f64 = 10.0;
 /// The least score of a backend with a prediction.
 const MIN_SCORE: f64 = 1e-3;
-/// The delay of a response, in milliseconds, up to which a backend with the prompt is preferred to
-/// faster ones: llm-d's prefix-affinity filter. The time that a request gains elsewhere is lost by
-/// the next ones of its session. Found in simulation: by the first token alone, the streams of one
-/// large client crowd the backends with its prompt, and 15 points fewer are in time.
-const RELEASE_MS: f64 = 5000.0;
 /// The least score of a backend that has the prompt, while such backends are preferred.
 const FIRST: f64 = 0.5;
 

@@ -1,6 +1,8 @@
 //! The soft home of a session: the backend that served it last, until it is too far behind.
 
-use penstock_scoring::{Candidate, RequestFeatures, WARM};
+use penstock_scoring::{Candidate, RELEASE_MS, RequestFeatures, WARM};
+
+use super::laggards::whole;
 
 /// The most tokens that the home may be behind the best of the others: the default of the scorer
 /// `sticky`, 18 seconds at 15,928 tokens per second.
@@ -18,11 +20,21 @@ pub(super) fn kept(features: &RequestFeatures, candidates: &[Candidate]) -> Opti
     }
     let cost = |one: &Candidate| one.prefill_tokens + features.new_tokens(one);
     let least = candidates.iter().map(cost).fold(f64::INFINITY, f64::min);
-    (cost(home) - least <= RELEASE_TOKENS).then_some(index)
+    let is_behind = cost(home) - least > RELEASE_TOKENS || is_slow(home, candidates);
+    (!is_behind).then_some(index)
+}
+
+/// Returns whether a response from the home is predicted to take much longer than from another.
+fn is_slow(home: &Candidate, candidates: &[Candidate]) -> bool {
+    let whole = |one: &Candidate| one.prediction.as_ref().map(|one| f64::from(whole(one)));
+    let least = candidates.iter().filter_map(whole).fold(f64::INFINITY, f64::min);
+    whole(home).is_some_and(|own| own - least > RELEASE_MS)
 }
 
 #[cfg(test)]
 mod tests {
+    use penstock_scoring::PredictedLatency;
+
     use super::*;
 
     fn candidate(row: u32, prefill_tokens: f64, matched_blocks: u32) -> Candidate {
@@ -45,6 +57,19 @@ mod tests {
             "the home takes no request now"
         );
         assert_eq!(kept_at(None, &[candidate(3, 0.0, 0)]), None);
+    }
+
+    #[test]
+    fn session_leaves_a_home_that_is_predicted_to_take_five_seconds_longer() {
+        let predicted = |row: u32, ttft: f32| {
+            let prediction = PredictedLatency { ttft, ..PredictedLatency::default() };
+            Candidate { prediction: Some(prediction), ..candidate(row, 0.0, 9) }
+        };
+        let at = |ttft| kept_at(Some(5), &[predicted(3, 100.0), predicted(5, ttft)]);
+        assert_eq!(at(5000.0), Some(1));
+        assert_eq!(at(5200.0), None);
+        let unknown = [candidate(3, 0.0, 9), predicted(5, 9000.0)];
+        assert_eq!(kept_at(Some(5), &unknown), Some(1), "nothing to compare it with");
     }
 
     #[test]

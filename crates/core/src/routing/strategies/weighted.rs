@@ -1,6 +1,6 @@
 //! `weighted`: the highest sum of weighted scores.
 
-use penstock_scoring::{Candidate, Needs, Profile, RequestFeatures, Standing};
+use penstock_scoring::{Candidate, Profile, RequestFeatures, Standing};
 
 use super::exploration::explored;
 use super::{Picked, home, laggards};
@@ -35,8 +35,7 @@ pub(in crate::routing) fn pick(
     features.turn = turn.unwrap_or(0);
     let chosen = profile.pick(&features, candidates, matrix, random.rng())?;
     recorder.scored(candidates, matrix);
-    let decides_homes = profile.needs().contains(Needs::HOMES);
-    let kept = if decides_homes { None } else { home::kept(&features, candidates) };
+    let kept = if profile.decides_homes() { None } else { home::kept(&features, candidates) };
     let chosen = kept.unwrap_or(chosen);
     // A session at home does not explore: elsewhere its whole prompt would be computed again.
     let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
