@@ -80,35 +80,34 @@ fn read_back(capture: &Capture) -> (Capture, Router) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn captures_do_not_change_decisions_and_replay_identically(
+        routing in prop::sample::select(routings()),
         all in prop::collection::vec(one(), 1..7),
         (seed, turn) in (any::<u64>(), 0..1000_u64),
         (streaming, needs) in (any::<bool>(), any::<bool>()),
     ) {
-        for routing in routings() {
-            let fleet = fleet_of(&routing, &all);
-            let snapshot = fleet.live.topology();
-            let model = &snapshot.models()[0];
-            for (row, one) in model.serving.iter().zip(&all) {
-                let kept = crate::prefix::CacheState { capacity: 1000, block_tokens: 16, epoch: 0 };
-                model.prefixes.record(row.slot, &hashes(one.knows.min(8)), kept);
-            }
-            let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
-            for model in ["m", "ghost"] {
-                let ask = TestRequest { needs, streaming, ..TestRequest::of(model) };
-                let Some((live, traced, capture)) = decide(&fleet, ask, (seed, turn)) else { continue };
-                prop_assert_eq!(live, traced);
-                let (back, router) = read_back(&capture);
-                let again = router.replay(&back, 0);
-                prop_assert!(again.is_identical(&back), "{} {:?} {:?}", routing, again, back);
-                prop_assert_eq!(all.len(), back.rows(), "every backend is in the capture");
-                if live.probe != Probe::Cooldown {
-                    let left = again.candidates.iter().filter(|one| one.excluded.is_none());
-                    prop_assert_eq!(live.candidates as usize, left.count());
-                }
+        let fleet = fleet_of(&routing, &all);
+        let snapshot = fleet.live.topology();
+        let model = &snapshot.models()[0];
+        for (row, one) in model.serving.iter().zip(&all) {
+            let kept = crate::prefix::CacheState { capacity: 1000, block_tokens: 16, epoch: 0 };
+            model.prefixes.record(row.slot, &hashes(one.knows.min(8)), kept);
+        }
+        let needs = if needs { Capabilities::TOOLS } else { Capabilities::NONE };
+        for model in ["m", "ghost"] {
+            let ask = TestRequest { needs, streaming, ..TestRequest::of(model) };
+            let Some((live, traced, capture)) = decide(&fleet, ask, (seed, turn)) else { continue };
+            prop_assert_eq!(live, traced);
+            let (back, router) = read_back(&capture);
+            let again = router.replay(&back, 0);
+            prop_assert!(again.is_identical(&back), "{} {:?} {:?}", routing, again, back);
+            prop_assert_eq!(all.len(), back.rows(), "every backend is in the capture");
+            if live.probe != Probe::Cooldown {
+                let left = again.candidates.iter().filter(|one| one.excluded.is_none());
+                prop_assert_eq!(live.candidates as usize, left.count());
             }
         }
     }

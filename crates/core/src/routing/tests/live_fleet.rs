@@ -92,7 +92,7 @@ fn every_decision_is_a_candidate_of_its_snapshot() {
                     }
                 });
             }
-            publish(fleet, 60);
+            publish(fleet, 20);
             is_over.store(true, Ordering::Relaxed);
         });
     }

@@ -23,7 +23,7 @@ fn list(zones: usize) -> String {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn no_request_leaves_its_zones(
