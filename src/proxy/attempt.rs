@@ -104,12 +104,15 @@ impl<'a> Attempt<'a> {
         // Read only where it matters: the body may be large.
         let is_path_known =
             || self.serving.state.lessons.has_served(sent) || names_resource(request.body());
-        let model = self.fleet.model(self.decision.model);
+        let needs = match status {
+            400 | 404 | 422 | 500 | 501 => request.profile.needs,
+            _ => Capabilities::NONE,
+        };
         let serves_elsewhere = |model: &Model| {
             model.may_serve_elsewhere(&request.profile, self.serving, &request.tried)
         };
-        let is_elsewhere =
-            matches!(status, 400 | 404 | 422 | 500 | 501) && model.is_some_and(serves_elsewhere);
+        let is_elsewhere = !needs.is_empty()
+            && self.fleet.model(self.decision.model).is_some_and(serves_elsewhere);
         ResponseTerms {
             operation: request.profile.operation,
             sent,
@@ -122,7 +125,8 @@ impl<'a> Attempt<'a> {
             retries_5xx: ctx.generation.config.routing.retry_5xx,
             may_shorten: false,
             may_drop: Capabilities::NONE,
-            elsewhere: if is_elsewhere { request.profile.needs } else { Capabilities::NONE },
+            needs,
+            elsewhere: if is_elsewhere { needs } else { Capabilities::NONE },
             is_path_known: matches!(status, 404 | 405 | 501) && is_path_known(),
         }
     }
@@ -390,10 +394,6 @@ fn learn_lessons(
                 && fleet.learn_lacking(state, sent, at) =>
         {
             tracing::info!(backend = %state.name, operation = sent.name(), "backend lacks an operation");
-        }
-        Some(Refusal::CapabilityMissing(missing)) if fleet.learn_missing(serving, missing, at) => {
-            let model = &serving.model;
-            tracing::info!(backend = %state.name, %model, %missing, "backend's model lacks a capability");
         }
         _ => {}
     }

@@ -50,7 +50,7 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
         }
         Refusal::TooLarge
         | Refusal::OperationMissing
-        | Refusal::CapabilityMissing(_)
+        | Refusal::CapabilityMissing
         | Refusal::Client => Outcome::Client,
     }
 }
@@ -84,7 +84,7 @@ fn code_of(failure: &Failure) -> ErrorCode {
         Failure::NoResponse { .. } => ErrorCode::UpstreamClosed,
         Failure::Held(Refusal::RateLimited, _) => ErrorCode::BackendsCoolingDown,
         Failure::Held(Refusal::Overloaded, _) => ErrorCode::AllBackendsBusy,
-        Failure::Held(Refusal::CapabilityMissing(_), _) => ErrorCode::CapabilityMismatch,
+        Failure::Held(Refusal::CapabilityMissing, _) => ErrorCode::CapabilityMismatch,
         Failure::Held(Refusal::TooLarge | Refusal::Client, _) => ErrorCode::InvalidRequest,
         Failure::Held(
             Refusal::KeyRejected
@@ -137,10 +137,10 @@ fn message_of(failure: &Failure) -> String {
             )
         }
         Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
-            format!("The backend's response is empty ({})", held.status)
+            format!("The backend's response is empty (status {})", held.status)
         }
-        Failure::Held(Refusal::NoResult, _) => {
-            "The backend's response is not that of an engine".to_owned()
+        Failure::Held(Refusal::NoResult, held) => {
+            format!("The backend's response is not that of an engine (status {})", held.status)
         }
         Failure::Held(_, held) => format!("The backend responded with {}", held.status),
         Failure::TimedOut(code) => timeout_message(*code).to_owned(),

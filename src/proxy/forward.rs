@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
-use penstock_api::ErrorCode;
+use penstock_api::{Capabilities, ErrorCode};
 use penstock_clock::now;
 use penstock_core::fleet::Outcome;
 
@@ -157,6 +157,7 @@ async fn judge(
             Disposition::of(&terms, &seen)
         };
         if let Some(disposition) = disposition {
+            learn_missing(view, reply.attempt, terms.missing(reply.started.payload()));
             return Ok(disposition);
         }
         if !has_started {
@@ -200,6 +201,15 @@ async fn judge(
             // The status says enough.
             Err(_) => is_over = true,
         }
+    }
+}
+
+/// Learns the capabilities that the model lacks there.
+fn learn_missing(view: RequestView<'_>, attempt: &Attempt<'_>, missing: Capabilities) {
+    let serving = attempt.serving;
+    if !missing.is_empty() && view.ctx.generation.fleet.learn_missing(serving, missing, now()) {
+        let (backend, model) = (&serving.state.name, &serving.model);
+        tracing::info!(%backend, %model, %missing, "backend's model lacks a capability");
     }
 }
 

@@ -42,11 +42,25 @@ pub(crate) struct ResponseTerms<'a> {
     pub(crate) may_shorten: bool,
     /// The capabilities that may be removed from the request after a response of this status.
     pub(crate) may_drop: Capabilities,
-    /// The capabilities that the request needs, if another backend may have all of them.
+    /// The capabilities that the request needs, if a response of this status may say that the model
+    /// lacks one.
+    pub(crate) needs: Capabilities,
+    /// The same, if another backend may have all of them.
     pub(crate) elsewhere: Capabilities,
     /// True if the backend has served this operation before, or the request names something that it
     /// may lack: then a 404 says nothing about the path.
     pub(crate) is_path_known: bool,
+}
+
+impl ResponseTerms<'_> {
+    /// The capabilities that the request needs and the model lacks, by the words of an error.
+    pub(crate) fn missing(&self, error: &[u8]) -> Capabilities {
+        if self.needs.is_empty() {
+            return Capabilities::NONE;
+        }
+        let missing = read_unsupported(error, self.body);
+        if self.needs.contains(missing) { missing } else { Capabilities::NONE }
+    }
 }
 
 /// The facts known of a response.
@@ -224,19 +238,13 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Dispos
     {
         return Some(Disposition::Shorten(refusal));
     }
-    let searched = terms.elsewhere.union(terms.may_drop);
-    if !searched.is_empty() {
-        let unsupported = read_unsupported(body, terms.body);
-        match unsupported.is_empty() {
-            false if terms.elsewhere.contains(unsupported) => {
-                return Some(Disposition::Hold(Refusal::CapabilityMissing(unsupported)));
-            }
-            // All of it, or nothing: the engine would refuse what is left of it again.
-            false if terms.may_drop.contains(unsupported) => {
-                return Some(Disposition::Drop(unsupported));
-            }
-            _ => {}
-        }
+    let missing = terms.missing(body);
+    if !missing.is_empty() && terms.elsewhere.contains(missing) {
+        return Some(Disposition::Hold(Refusal::CapabilityMissing));
+    }
+    // All of it, or nothing: the engine would refuse what is left of it again.
+    if !missing.is_empty() && terms.may_drop.contains(missing) {
+        return Some(Disposition::Drop(missing));
     }
     Some(match refusal_of_status(terms, seen.status, body) {
         Some(refusal) => Disposition::Hold(refusal),
@@ -253,8 +261,7 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
         || terms.is_gathered
         || terms.has_head
         || terms.may_shorten
-        || !terms.may_drop.is_empty()
-        || !terms.elsewhere.is_empty();
+        || !terms.needs.is_empty();
     is_other
         || matches!(status, 429 | 503 | 529)
         || (terms.retries_5xx && status >= 500)

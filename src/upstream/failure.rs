@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_api::{Capabilities, ErrorCode};
+use penstock_api::ErrorCode;
 use pingora::http::ResponseHeader;
 
 use super::response_head::BadResponse;
@@ -100,7 +100,7 @@ pub(crate) enum Refusal {
     /// The backend does not have the path of the operation.
     OperationMissing,
     /// The model cannot do there what the request needs, by the words of its engine.
-    CapabilityMissing(Capabilities),
+    CapabilityMissing,
     /// The backend reported a failure, or nothing at all, instead of any token.
     NoWork,
     /// The backend sent something else instead of a result: a redirect, the page of a web server.

@@ -47,7 +47,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::Forbidden
             | Refusal::ModelMissing
             | Refusal::OperationMissing
-            | Refusal::CapabilityMissing(_)
+            | Refusal::CapabilityMissing
             | Refusal::NoWork
             | Refusal::NoResult
             | Refusal::ServerError => RetrySafety::Safe,

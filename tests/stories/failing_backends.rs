@@ -119,7 +119,7 @@ fn fast_failing_engine_draws_no_traffic_of_many_clients() {
 
 #[test]
 fn engine_that_refuses_everything_draws_no_traffic() {
-    for (clients, most) in [(1, 12), (20, 30)] {
+    for (clients, most) in [(1, 24), (20, 45)] {
         let one = |strategy| {
             let fleet = with_failing_engine(strategy, &Fault::status(400));
             let failures = open_loop(&fleet, clients).len();

@@ -157,6 +157,10 @@ fn request_goes_to_a_backend_that_has_the_capability() {
     fleet.b().script([no_tools()]);
     let response = post(&with_tools());
     assert_eq!(response.header("x-penstock-retried-without"), Some("tools"));
+    assert_eq!(fleet.penstock.backend("b")["models"][0]["lacks"], json!(["tools"]));
+    let before = fleet.a().counters().requests;
+    assert!((0..4).all(|_| post(&with_tools()).status == 200));
+    assert_eq!(fleet.a().counters().requests, before + 2, "none is preferred to its equals");
 }
 
 #[test]

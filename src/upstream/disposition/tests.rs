@@ -18,6 +18,7 @@ fn chat() -> ResponseTerms<'static> {
         retries_5xx: false,
         may_shorten: false,
         may_drop: Capabilities::NONE,
+        needs: Capabilities::NONE,
         elsewhere: Capabilities::NONE,
         is_path_known: true,
     }
@@ -240,14 +241,16 @@ fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
     let too_long = r#"{"error":{"message":"This model's maximum context length is 8192 tokens. However, you requested 9000 tokens (8000 in the messages, 1000 in the completion). Please reduce the length of the messages or completion.","type":"BadRequestError"}}"#;
     let shortens = ResponseTerms { may_shorten: true, ..chat() };
     assert!(matches!(decided(&shortens, &whole(400, too_long)), Disposition::Shorten(_)));
-    let drops = ResponseTerms { may_drop: Capabilities::TOOLS, ..chat() };
+    let needs = Capabilities::TOOLS;
+    let drops = ResponseTerms { needs, may_drop: needs, ..chat() };
     let unsupported = r#"{"error":"registry.ollama.ai/library/m does not support tools"}"#;
     let found = decided(&drops, &whole(400, unsupported));
     assert_eq!(found, Disposition::Drop(Capabilities::TOOLS));
-    let elsewhere = ResponseTerms { elsewhere: Capabilities::TOOLS, ..drops };
+    let elsewhere = ResponseTerms { elsewhere: needs, ..drops };
     let found = decided(&elsewhere, &whole(400, unsupported));
-    assert_eq!(found, HELD(Refusal::CapabilityMissing(Capabilities::TOOLS)));
-    let no_images = ResponseTerms { elsewhere: Capabilities::VISION, ..chat() };
+    assert_eq!(found, HELD(Refusal::CapabilityMissing));
+    let needs = Capabilities::VISION;
+    let no_images = ResponseTerms { needs, elsewhere: needs, ..chat() };
     assert_eq!(decided(&no_images, &whole(400, unsupported)), Disposition::Relay);
     let has_head = ResponseTerms { has_head: true, ..chat() };
     assert_eq!(decided(&has_head, &whole(200, CHAT)), Disposition::NoStream);

@@ -107,6 +107,16 @@ pub struct Serving {
 const _: () = assert!(std::mem::offset_of!(Serving, backend) + size_of::<u16>() <= 64);
 
 impl Serving {
+    /// Takes a capability off those that the model has here.
+    pub(super) fn lack(&mut self, capability: Capabilities) {
+        (self.known, self.usable) =
+            (self.known.without(capability), self.usable.without(capability));
+        let offer = |capabilities| {
+            Offer::new(self.usable_operations, capabilities).placed(self.zone, self.tier)
+        };
+        (self.known_offer, self.usable_offer) = (offer(self.known), offer(self.usable));
+    }
+
     /// Returns its engine, configured or detected.
     pub fn engine(&self) -> Engine {
         self.state.engine(self.configured_engine)

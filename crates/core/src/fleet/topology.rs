@@ -1,6 +1,7 @@
 //! The backends of each model, and their capabilities there. Rebuilt whenever the configuration or
 //! a discovery changes them, and immutable in between.
 
+mod lessons;
 mod model;
 mod rules;
 mod serve;
@@ -28,6 +29,7 @@ use super::quality::{Quality, QualityRules};
 use super::serving::Serving;
 use super::zones::Zones;
 use crate::prefix::ModelIndex;
+use lessons::apply_lessons;
 pub use model::Model;
 pub use rules::TopologyRules;
 use serve::serve;
@@ -227,6 +229,7 @@ impl Topology {
             row.most_weight = if is_even { 0 } else { most };
             row.evidence = Arc::clone(&evidence);
         }
+        apply_lessons(&mut serving);
         prefixes.share(serving.iter().map(|row| (row.slot, &row.state.cache)));
         self.by_name.insert(name.clone(), ModelId(number));
         let mut model = Model { name, serving: serving.into(), turn, prefixes, policies: 0 };

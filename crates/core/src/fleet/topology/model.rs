@@ -56,7 +56,7 @@ impl Model {
             && others.any(|row| {
                 !tried.contains(row.id)
                     && row.usable_operations.contains(request.operation)
-                    && row.usable.contains(request.needs)
+                    && row.usable.without(row.model_state.lessons.missing()).contains(request.needs)
             })
     }
 

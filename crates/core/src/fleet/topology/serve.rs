@@ -44,10 +44,8 @@ pub(super) fn serve(
     let limits = ModelLimits::of(&backend.config, &backend.state, declared, rules.limits_to_slots);
     let model_state = carried.state(backend.state.id, entry);
     start(&model_state, backend, &limits);
-    // The engine's own words count more than a list of models, or what its operator declares.
-    let missing = model_state.lessons.missing();
-    let known = entry.capabilities.unwrap_or(Capabilities::NONE).without(missing);
-    let usable = usable(entry, rules).without(missing);
+    let known = entry.capabilities.unwrap_or(Capabilities::NONE);
+    let usable = usable(entry, rules);
     let max_in_flight = backend.config.max_in_flight.unwrap_or(u32::MAX);
     let zone = backend.config.zone_name().map_or(ZoneId::UNKNOWN, |name| rules.zones.id(name));
     let tier = declared.and_then(|model| model.tier).unwrap_or(backend.config.tier);
