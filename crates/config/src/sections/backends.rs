@@ -12,7 +12,8 @@ use penstock_api::units::ByteSize;
 use penstock_predict::{EngineRow, engine_rows};
 
 use super::health::HealthConfig;
-use super::model::{ModelEntry, ModelItem, OperationNames};
+use super::model::{ModelEntry, ModelItem};
+use super::name_sets::{Names, OperationNames};
 use super::telemetry::BackendTelemetry;
 use super::tier::TierNumber;
 use super::timeouts::TimeoutOverrides;
@@ -203,7 +204,7 @@ section! {
         pub models: Option<Vec<ModelEntry>> ["models" as Maybe<List<ModelItem>>] = None,
         /// The operations that it serves itself: of all models that do not list their own. Default:
         /// those of its engine.
-        pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
+        pub operations: Option<Operations> ["operations" as Maybe<Names<OperationNames>>] = None,
         /// Overrides of the global `health` section.
         pub health: HealthConfig = HealthConfig::default(),
         /// Overrides of the global `timeouts` section.

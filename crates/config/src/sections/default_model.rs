@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use penstock_api::{Operation, Operations};
 
-use super::model::operation_names;
+use super::name_sets::{NamedSet, OperationNames};
 use crate::syntax::document::{Content, Node};
 use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
@@ -57,7 +57,8 @@ impl Setting for DefaultModel {
             let key =
                 Node { place: entry.place.clone(), content: Content::Scalar(entry.key.clone()) };
             let Some(operations) = Operations::from_name(&entry.key) else {
-                let _refused: Option<()> = reader.refuse_name(&key, &entry.key, operation_names());
+                let _refused: Option<()> =
+                    reader.refuse_name(&key, &entry.key, OperationNames::allowed());
                 continue;
             };
             let model = reader

@@ -1,7 +1,8 @@
 //! Settings of models: `models:` for all backends, and the list of each backend.
 
-use penstock_api::{Capabilities, OPERATIONS, Operations, Tier};
+use penstock_api::{Capabilities, Operations, Tier};
 
+use super::name_sets::{CapabilityNames, Names, OperationNames};
 use super::price::Price;
 use super::tier::TierNumber;
 use super::timeouts::TimeoutOverrides;
@@ -46,9 +47,9 @@ section! {
         /// The context length in tokens.
         pub context_length: Option<u32> ["context_length" as Maybe<AtLeastOne<u32>>] = None,
         /// Capabilities beyond text: vision, tools, json_mode; [] for none.
-        pub capabilities: Option<Capabilities> ["capabilities" as Maybe<CapabilityNames>] = None,
+        pub capabilities: Option<Capabilities> ["capabilities" as Maybe<Names<CapabilityNames>>] = None,
         /// Supported operations: chat, completions, embeddings and so on.
-        pub operations: Option<Operations> ["operations" as Maybe<OperationNames>] = None,
+        pub operations: Option<Operations> ["operations" as Maybe<Names<OperationNames>>] = None,
         /// The price of its tokens on this backend. Default: that of `models.<id>.price`.
         pub price: Option<Price> ["price" as Maybe<Price>] = None,
         /// The quality of the model, from 1 to 5. Default: the backend's `tier`.
@@ -81,97 +82,4 @@ impl Setting for ModelItem {
     fn shape() -> Shape {
         Shape::Either(vec![Shape::text(), ModelEntry::shape()])
     }
-}
-
-/// A list of capabilities.
-struct CapabilityNames;
-
-impl Setting for CapabilityNames {
-    type Value = Capabilities;
-
-    fn read(node: &Node, reader: &mut Reader) -> Option<Capabilities> {
-        let sets = List::<CapabilityName>::read(node, reader)?;
-        Some(sets.into_iter().fold(Capabilities::NONE, Capabilities::union))
-    }
-
-    fn dump(value: &Capabilities) -> Dump {
-        Dump::List(value.names().map(Dump::text).collect())
-    }
-
-    fn shape() -> Shape {
-        List::<CapabilityName>::shape()
-    }
-}
-
-struct CapabilityName;
-
-impl Setting for CapabilityName {
-    type Value = Capabilities;
-
-    fn read(node: &Node, reader: &mut Reader) -> Option<Capabilities> {
-        let name = reader.scalar(node, "the name of a capability")?;
-        match Capabilities::from_name(name) {
-            Some(capability) => Some(capability),
-            None => reader.refuse_name(node, name, capability_names()),
-        }
-    }
-
-    fn dump(value: &Capabilities) -> Dump {
-        Dump::text(&value.to_string())
-    }
-
-    fn shape() -> Shape {
-        Shape::names(capability_names())
-    }
-}
-
-fn capability_names() -> impl Iterator<Item = &'static str> {
-    Capabilities::NAMED.iter().map(|(_, name)| *name)
-}
-
-/// A list of operations.
-pub(super) struct OperationNames;
-
-impl Setting for OperationNames {
-    type Value = Operations;
-
-    fn read(node: &Node, reader: &mut Reader) -> Option<Operations> {
-        let sets = List::<OperationName>::read(node, reader)?;
-        Some(sets.into_iter().fold(Operations::default(), Operations::union))
-    }
-
-    fn dump(value: &Operations) -> Dump {
-        Dump::List(value.iter().map(|operation| Dump::text(operation.name())).collect())
-    }
-
-    fn shape() -> Shape {
-        List::<OperationName>::shape()
-    }
-}
-
-struct OperationName;
-
-impl Setting for OperationName {
-    type Value = Operations;
-
-    fn read(node: &Node, reader: &mut Reader) -> Option<Operations> {
-        let name = reader.scalar(node, "the name of an operation")?;
-        match Operations::from_name(name) {
-            Some(operations) => Some(operations),
-            None => reader.refuse_name(node, name, operation_names()),
-        }
-    }
-
-    fn dump(value: &Operations) -> Dump {
-        OperationNames::dump(value)
-    }
-
-    fn shape() -> Shape {
-        Shape::names(operation_names())
-    }
-}
-
-/// Returns the names of operations and of groups of operations.
-pub(super) fn operation_names() -> impl Iterator<Item = &'static str> {
-    OPERATIONS.iter().map(|row| row.name).chain(["audio", "images"])
 }
