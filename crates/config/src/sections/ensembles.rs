@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::prompt::{CritiquePrompt, FinalPrompt, Prompt};
+use super::prompt::{Critique, Final, Prompt, PromptFile};
 use crate::syntax::checked_text::{Checked, TextRule, is_one_word};
 use crate::syntax::setting::section;
 use crate::syntax::values::{AtLeastOne, Positive};
@@ -23,10 +23,10 @@ section! {
         pub critique_tokens: u32 ["critique_tokens" as AtLeastOne<u32>] = 1024,
         /// A file with the prompt of a critique; it contains {query}, {response} and optionally
         /// {number}. Default: `conf/prompts/critique.txt`, which is built in.
-        pub critique_prompt: Prompt ["critique_prompt" as CritiquePrompt] = Prompt::critique(),
+        pub critique_prompt: Prompt ["critique_prompt" as PromptFile<Critique>] = Prompt::critique(),
         /// A file with the prompt of the final call; it contains {query} and {candidates}. Default:
         /// `conf/prompts/final.txt`, which is built in.
-        pub final_prompt: Prompt ["final_prompt" as FinalPrompt] = Prompt::last(),
+        pub final_prompt: Prompt ["final_prompt" as PromptFile<Final>] = Prompt::last(),
     }
 }
 

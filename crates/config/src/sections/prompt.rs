@@ -1,6 +1,7 @@
 //! Prompts that penstock writes itself: texts with placeholders, built in or from a file that is
 //! read and checked when the configuration is loaded.
 
+use std::marker::PhantomData;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,13 +15,9 @@ use crate::syntax::shape::Shape;
 /// The longest prompt, in bytes.
 // It is sent with every such call, and takes room in the context of the model.
 const MAX_LENGTH: usize = 64 * 1024;
-/// The placeholders of a critique prompt.
-const CRITIQUE: Places = Places { required: &["query", "response"], optional: &["number"] };
-/// The placeholders of the final prompt.
-const FINAL: Places = Places { required: &["query", "candidates"], optional: &[] };
 
 /// The placeholders of a prompt, without braces.
-struct Places {
+pub(crate) struct Places {
     required: &'static [&'static str],
     optional: &'static [&'static str],
 }
@@ -122,50 +119,42 @@ fn check(text: &str, places: &Places) -> Result<(), PromptError> {
     }
 }
 
-fn read_setting(node: &Node, reader: &mut Reader, places: &Places) -> Option<Prompt> {
-    let given = reader.scalar(node, "the path of a file")?;
-    let path = reader.base_dir().join(given);
-    match Prompt::read(path.clone(), places) {
-        Ok(prompt) => Some(prompt),
-        Err(source) => reader.refuse(node, |key| Problem::Prompt { key, path, source }),
-    }
+/// A kind of prompt.
+pub(crate) trait PromptKind {
+    const PLACES: Places;
 }
 
-fn dump_setting(prompt: &Prompt) -> Dump {
-    prompt.file().map_or(Dump::Null, |path| Dump::text(&path.to_string_lossy()))
+/// The prompt of a critique.
+pub(crate) struct Critique;
+
+impl PromptKind for Critique {
+    const PLACES: Places = Places { required: &["query", "response"], optional: &["number"] };
 }
 
-/// A file with the prompt of a critique.
-pub(crate) struct CritiquePrompt;
+/// The prompt of the final call.
+pub(crate) struct Final;
 
-impl Setting for CritiquePrompt {
+impl PromptKind for Final {
+    const PLACES: Places = Places { required: &["query", "candidates"], optional: &[] };
+}
+
+/// A file with a prompt.
+pub(crate) struct PromptFile<K>(PhantomData<K>);
+
+impl<K: PromptKind> Setting for PromptFile<K> {
     type Value = Prompt;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Prompt> {
-        read_setting(node, reader, &CRITIQUE)
+        let given = reader.scalar(node, "the path of a file")?;
+        let path = reader.base_dir().join(given);
+        match Prompt::read(path.clone(), &K::PLACES) {
+            Ok(prompt) => Some(prompt),
+            Err(source) => reader.refuse(node, |key| Problem::Prompt { key, path, source }),
+        }
     }
 
-    fn dump(value: &Prompt) -> Dump {
-        dump_setting(value)
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
-}
-
-/// A file with the prompt of the final call.
-pub(crate) struct FinalPrompt;
-
-impl Setting for FinalPrompt {
-    type Value = Prompt;
-
-    fn read(node: &Node, reader: &mut Reader) -> Option<Prompt> {
-        read_setting(node, reader, &FINAL)
-    }
-
-    fn dump(value: &Prompt) -> Dump {
-        dump_setting(value)
+    fn dump(prompt: &Prompt) -> Dump {
+        prompt.file().map_or(Dump::Null, |path| Dump::text(&path.to_string_lossy()))
     }
 
     fn shape() -> Shape {
@@ -186,19 +175,19 @@ mod tests {
 
     #[test]
     fn built_in_prompts_pass_the_checks_of_files() {
-        check(&Prompt::critique().text, &CRITIQUE).unwrap();
-        check(&Prompt::last().text, &FINAL).unwrap();
+        check(&Prompt::critique().text, &Critique::PLACES).unwrap();
+        check(&Prompt::last().text, &Final::PLACES).unwrap();
     }
 
     #[test]
     fn placeholders_are_checked() {
-        let problem = |text: &str| check(text, &FINAL).unwrap_err().to_string();
+        let problem = |text: &str| check(text, &Final::PLACES).unwrap_err().to_string();
         assert_eq!(problem("{query}"), "the prompt has no {candidates}");
         assert_eq!(
             problem("{query} {candidate}"),
             "the prompt has {candidate}, which nothing fills in"
         );
         assert!(problem(&"x".repeat(MAX_LENGTH + 1)).contains("longer than"));
-        check("{candidates} {\"a\": {query}}", &FINAL).unwrap();
+        check("{candidates} {\"a\": {query}}", &Final::PLACES).unwrap();
     }
 }
