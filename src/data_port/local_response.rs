@@ -63,7 +63,7 @@ pub(crate) async fn send_preflight(flow: &mut Flow<'_>, target: Target<'_>) -> S
     let mut head = ResponseHeader::build(204, Some(8))?;
     // Without these fields a browser sends no request from a page of another origin.
     if flow.ctx.cors_origin.is_some() {
-        head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, target.methods(true))?;
+        head.insert_header(header::ACCESS_CONTROL_ALLOW_METHODS, target.allowed(true))?;
         let requested = flow.client.head().headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS);
         if let Some(requested) = requested {
             head.insert_header(header::ACCESS_CONTROL_ALLOW_HEADERS, requested.clone())?;

@@ -212,7 +212,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
         return Err(OwnError::new(ErrorCode::UpgradeRequired, message).closing_if(has_body));
     }
     if !is_preflight && !target.takes(&head.method) {
-        let message = format!("{} takes {}", shown(head.uri.path()), target.methods(has_cors));
+        let message = format!("{} takes {}", shown(head.uri.path()), target.allowed(has_cors));
         return Err(OwnError::new(ErrorCode::MethodNotAllowed, message).closing_if(has_body));
     }
     // Two parsers may pick different fields: penstock must not check one key and an engine another.
@@ -252,7 +252,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
 async fn send_wrong_method(flow: &mut Flow<'_>, target: Target<'_>, error: OwnError) -> Served {
     let mut response = error_response(flow.ctx, &error)?;
     let has_cors = !matches!(flow.ctx.generation.config.server.cors, Cors::Off);
-    response.head.insert_header(header::ALLOW, target.methods(has_cors))?;
+    response.head.insert_header(header::ALLOW, target.allowed(has_cors))?;
     send(flow, response).await
 }
 

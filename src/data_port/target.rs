@@ -14,22 +14,11 @@ pub(crate) enum StoredPart {
 }
 
 impl StoredPart {
-    fn methods(self, has_cors: bool) -> &'static str {
-        match (self, has_cors) {
-            (Self::Whole, true) => "GET, DELETE, OPTIONS",
-            (Self::Whole, false) => "GET, DELETE",
-            (Self::Cancel, true) => "POST, OPTIONS",
-            (Self::Cancel, false) => "POST",
-            (Self::InputItems, true) => "GET, OPTIONS",
-            (Self::InputItems, false) => "GET",
-        }
-    }
-
-    fn takes(self, method: &Method) -> bool {
+    fn methods(self) -> &'static str {
         match self {
-            Self::Whole => *method == Method::GET || *method == Method::DELETE,
-            Self::Cancel => *method == Method::POST,
-            Self::InputItems => *method == Method::GET,
+            Self::Whole => "GET, DELETE",
+            Self::Cancel => "POST",
+            Self::InputItems => "GET",
         }
     }
 }
@@ -109,23 +98,28 @@ impl<'a> Target<'a> {
         (is_plain && !id.is_empty()).then_some(Self::StoredResponse { id, part })
     }
 
-    /// The methods the target takes, as an `Allow` field lists them; `OPTIONS` only if CORS is on.
-    pub(crate) fn methods(self, has_cors: bool) -> &'static str {
-        match (self, has_cors) {
-            (Self::Operation(_), true) => "POST, OPTIONS",
-            (Self::Operation(_), false) => "POST",
-            (Self::Models | Self::Model(_) | Self::Health | Self::Root, true) => {
-                "GET, HEAD, OPTIONS"
+    /// The methods of an `Allow` field; `OPTIONS` only if CORS is on.
+    pub(crate) fn allowed(self, has_cors: bool) -> String {
+        match self.methods() {
+            "" => String::new(),
+            methods if has_cors && !matches!(self, Self::Passthrough(_)) => {
+                format!("{methods}, OPTIONS")
             }
-            (Self::Models | Self::Model(_) | Self::Health | Self::Root, false) => "GET, HEAD",
-            (Self::Usage(call), true) if call.is_post() => "POST, OPTIONS",
-            (Self::Usage(call), false) if call.is_post() => "POST",
-            (Self::Usage(_), true) => "GET, OPTIONS",
-            (Self::Usage(_), false) => "GET",
-            (Self::StoredResponse { part, .. }, _) => part.methods(has_cors),
-            (Self::Ollama(route), _) => route.methods(has_cors),
-            (Self::Passthrough(_), _) => "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
-            (Self::Unknown, _) => "",
+            methods => methods.to_owned(),
+        }
+    }
+
+    /// The methods the target takes beside those of CORS.
+    fn methods(self) -> &'static str {
+        match self {
+            Self::Operation(_) => "POST",
+            Self::Models | Self::Model(_) | Self::Health | Self::Root => "GET, HEAD",
+            Self::Usage(call) if call.is_post() => "POST",
+            Self::Usage(_) => "GET",
+            Self::StoredResponse { part, .. } => part.methods(),
+            Self::Ollama(route) => route.methods(),
+            Self::Passthrough(_) => "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS",
+            Self::Unknown => "",
         }
     }
 
@@ -136,18 +130,11 @@ impl<'a> Target<'a> {
 
     /// Returns whether the target takes a method; `OPTIONS` is decided by CORS.
     pub(crate) fn takes(self, method: &Method) -> bool {
-        match self {
-            Self::Operation(_) => *method == Method::POST,
-            Self::Models | Self::Model(_) | Self::Health | Self::Root => {
-                *method == Method::GET || *method == Method::HEAD
-            }
-            Self::Usage(call) => *method == if call.is_post() { Method::POST } else { Method::GET },
-            Self::StoredResponse { part, .. } => part.takes(method),
-            Self::Ollama(route) => route.takes(method.as_str()),
+        if let Self::Passthrough(_) = self {
             // A server that takes TRACE returns the head that it got, with penstock's own key.
-            Self::Passthrough(_) => *method != Method::TRACE,
-            Self::Unknown => false,
+            return *method != Method::TRACE;
         }
+        self.methods().split(", ").any(|taken| taken == method.as_str())
     }
 }
 

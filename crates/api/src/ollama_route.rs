@@ -41,8 +41,6 @@ pub struct OllamaRow {
     pub path: &'static str,
     /// The methods it takes, as an `Allow` field lists them.
     pub methods: &'static str,
-    /// The same if CORS is on.
-    pub cors_methods: &'static str,
     /// Its effect, for docs/reference/http-api.md.
     pub what: &'static str,
 }
@@ -50,16 +48,14 @@ pub struct OllamaRow {
 const fn row(
     route: OllamaRoute<'static>,
     path: &'static str,
-    [methods, cors_methods]: [&'static str; 2],
+    methods: &'static str,
     what: &'static str,
 ) -> OllamaRow {
-    OllamaRow { route, path, methods, cors_methods, what }
+    OllamaRow { route, path, methods, what }
 }
 
-const READ: [&str; 2] = ["GET, HEAD", "GET, HEAD, OPTIONS"];
-const POST: [&str; 2] = ["POST", "POST, OPTIONS"];
-const DELETE: [&str; 2] = ["DELETE", "DELETE, OPTIONS"];
-const BLOB: [&str; 2] = ["HEAD, POST", "HEAD, POST, OPTIONS"];
+const READ: &str = "GET, HEAD";
+const POST: &str = "POST";
 
 pub const OLLAMA_ROUTES: &[OllamaRow] = &[
     row(
@@ -114,7 +110,7 @@ pub const OLLAMA_ROUTES: &[OllamaRow] = &[
     row(
         OllamaRoute::Command(ModelCommand::Delete),
         "/api/delete",
-        DELETE,
+        "DELETE",
         "the Ollama backends that have the model delete it",
     ),
     row(
@@ -126,7 +122,7 @@ pub const OLLAMA_ROUTES: &[OllamaRow] = &[
     row(
         OllamaRoute::Blob(""),
         "/api/blobs/",
-        BLOB,
+        "HEAD, POST",
         "a file for `/api/create`: whether all Ollama backends have it; its upload to all of them",
     ),
 ];
@@ -140,20 +136,19 @@ impl<'a> OllamaRoute<'a> {
         OLLAMA_ROUTES.iter().find(|row| row.path == path).map(|row| row.route)
     }
 
-    /// Returns the methods it takes, as an `Allow` field lists them; `OPTIONS` only if CORS is on.
-    pub fn methods(self, has_cors: bool) -> &'static str {
+    /// Returns the methods it takes, as an `Allow` field lists them without CORS.
+    pub fn methods(self) -> &'static str {
         let is_own = |row: &&OllamaRow| match (row.route, self) {
             // One row stands for every digest.
             (OllamaRoute::Blob(_), Self::Blob(_)) => true,
             (one, other) => one == other,
         };
-        let row = OLLAMA_ROUTES.iter().find(is_own);
-        row.map_or("", |row| if has_cors { row.cors_methods } else { row.methods })
+        OLLAMA_ROUTES.iter().find(is_own).map_or("", |row| row.methods)
     }
 
     /// Returns whether it takes a method; `OPTIONS` is decided by CORS.
     pub fn takes(self, method: &str) -> bool {
-        self.methods(false).split(", ").any(|taken| taken == method)
+        self.methods().split(", ").any(|taken| taken == method)
     }
 }
 
@@ -169,8 +164,7 @@ mod tests {
                 _ => row.path.to_owned(),
             };
             let route = OllamaRoute::of(&path).unwrap();
-            assert_eq!(route.methods(false), row.methods, "{path}");
-            assert_eq!(route.methods(true), row.cors_methods, "{path}");
+            assert_eq!(route.methods(), row.methods, "{path}");
             assert!(row.methods.split(", ").all(|method| route.takes(method)), "{path}");
             assert!(!route.takes("PUT") && !route.takes(""), "{path}");
         }
