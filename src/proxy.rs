@@ -129,7 +129,7 @@ pub struct Proxy {
 #[derive(Default)]
 pub struct ProxyParts {
     /// The observers of requests, in the order of their reports.
-    pub observers: Vec<Box<dyn RequestObserver>>,
+    pub observers: Vec<Arc<dyn RequestObserver>>,
     /// The limits and loads that are shared with other replicas, if `shared_state` is set.
     pub shared: Option<Arc<SharedState>>,
     /// The money that requests may spend; the ledger writes down what was spent.

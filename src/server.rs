@@ -191,14 +191,14 @@ impl Parts {
         let mut observers = usual_observers(&metrics, &decisions, &ledger);
         let recent = Arc::new(RecentTraffic::default());
         recent.configure(generation.config.routing.reload_gate.as_ref());
-        observers.push(Box::new(Arc::clone(&recent)));
+        observers.push(Arc::<RecentTraffic>::clone(&recent));
         if let Some(log) = &access_log {
-            observers.push(Box::new(Arc::clone(log)));
+            observers.push(Arc::<AccessLog>::clone(log));
         }
         let spans = SpanExporter::start(&generation.config.tracing).map_err(ServerError::Spans)?;
         let spans = spans.map(Arc::new);
         if let Some(spans) = &spans {
-            observers.push(Box::new(Arc::clone(spans)));
+            observers.push(Arc::<SpanExporter>::clone(spans));
         }
         let prober = DiscoveryService::new(&generation.fleet, &generation.config, seed);
         let shared = SharedState::new(&generation.config.shared_state, seed);
@@ -323,14 +323,14 @@ fn usual_observers(
     metrics: &Arc<Metrics>,
     decisions: &Arc<DecisionLog>,
     ledger: &Arc<Ledger>,
-) -> Vec<Box<dyn RequestObserver>> {
+) -> Vec<Arc<dyn RequestObserver>> {
     vec![
-        Box::new(PrefixObserver),
-        Box::new(ShadowObserver),
-        Box::new(Arc::clone(metrics)),
-        Box::new(Arc::clone(decisions)),
-        Box::new(Arc::clone(ledger)),
-        Box::new(DebugLog),
+        Arc::new(PrefixObserver),
+        Arc::new(ShadowObserver),
+        Arc::<Metrics>::clone(metrics),
+        Arc::<DecisionLog>::clone(decisions),
+        Arc::<Ledger>::clone(ledger),
+        Arc::new(DebugLog),
     ]
 }
 

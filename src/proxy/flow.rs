@@ -280,10 +280,10 @@ pub(crate) struct ModelCharge {
 }
 
 /// All observers, in the order they are called.
-pub(crate) struct Observers(Vec<Box<dyn RequestObserver>>);
+pub(crate) struct Observers(Vec<Arc<dyn RequestObserver>>);
 
 impl Observers {
-    pub(crate) fn new(observers: Vec<Box<dyn RequestObserver>>) -> Self {
+    pub(crate) fn new(observers: Vec<Arc<dyn RequestObserver>>) -> Self {
         Self(observers)
     }
 

@@ -144,25 +144,3 @@ pub trait RequestObserver: Send + Sync {
     fn attempt_ended(&self, _event: &AttemptEnded<'_>) {}
     fn finished(&self, _outcome: &RequestOutcome<'_>) {}
 }
-
-impl<T: RequestObserver> RequestObserver for Arc<T> {
-    fn routed(&self, event: &Routed<'_>) {
-        T::routed(self, event);
-    }
-
-    fn first_token(&self, backend: BackendId, took: Duration) {
-        T::first_token(self, backend, took);
-    }
-
-    fn progress(&self, backend: BackendId, tokens: u32) {
-        T::progress(self, backend, tokens);
-    }
-
-    fn attempt_ended(&self, event: &AttemptEnded<'_>) {
-        T::attempt_ended(self, event);
-    }
-
-    fn finished(&self, outcome: &RequestOutcome<'_>) {
-        T::finished(self, outcome);
-    }
-}
