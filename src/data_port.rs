@@ -34,7 +34,7 @@ use crate::ollama::broadcast::{serve_blob, serve_command};
 use crate::ollama::show::serve_show;
 use crate::ollama::usage::send_usage;
 use crate::proxy::Proxy;
-use crate::proxy::admission::admit_scanned;
+use crate::proxy::admission::admit;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{send_body_error, send_error, send_refusal};
@@ -205,13 +205,12 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
         // Boxed: no request that waits in a queue should carry room for it.
         other => return Box::pin(forward_other(flow, other, body)).await,
     };
-    let scanned = match scan_body(flow, operation, &body) {
-        Ok(scanned) => scanned,
+    let named = match scan_body(flow, operation, &body) {
+        Ok(named) => named,
         Err(error) => return send_error(flow, error).await,
     };
-    let plan = plan_of(flow.ctx, &scanned.named.model);
+    let plan = plan_of(flow.ctx, &named.model);
     if flow.ctx.has_rate_limits() {
-        let named = &scanned.named;
         let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());
         if let Err(error) = limit_rate(flow, Some(&estimate)).await {
             return send_error(flow, error).await;
@@ -219,9 +218,9 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
     }
     if let Some(plan) = plan {
         // Boxed: no other request should carry room for one.
-        return Box::pin(serve_ensemble(flow, plan, scanned, body)).await;
+        return Box::pin(serve_ensemble(flow, plan, named, body)).await;
     }
-    match admit_scanned(flow, scanned, body).await {
+    match admit(flow, named, body).await.map(Box::new) {
         Ok(request) => serve(flow, request).await,
         Err(error) => send_error(flow, error).await,
     }

@@ -22,14 +22,14 @@ use crate::downstream::body::{BodyClaim, HeldBody};
 use crate::ensemble::call::{Call, CallFailure, CallReport};
 use crate::ensemble::stage::{StageEnd, run_stage};
 use crate::proxy::Proxy;
-use crate::proxy::admission::admit_scanned;
+use crate::proxy::admission::admit;
 use crate::proxy::attempt::HeldText;
 use crate::proxy::ensemble_slots::EnsembleEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::policies;
-use crate::proxy::request::{Named, Scanned, ScannedRequest, scan_error};
+use crate::proxy::request::{Named, ScannedRequest, scan_error};
 use crate::proxy::retry::serve;
 use penstock_core::routing::EnsembleParts;
 
@@ -47,14 +47,14 @@ pub(crate) fn plan_of(ctx: &RequestContext, model: &str) -> Option<EnsemblePlan>
 pub(crate) async fn serve_ensemble(
     flow: &mut Flow<'_>,
     plan: EnsemblePlan,
-    scanned: Scanned,
+    named: Named,
     body: HeldBody,
 ) -> Served {
-    let name = Arc::clone(&scanned.named.model);
+    let name = Arc::clone(&named.model);
     flow.ctx.record.request.requested_model = Some(Arc::clone(&name));
-    flow.ctx.record.request.is_streaming = scanned.named.profile.streaming;
+    flow.ctx.record.request.is_streaming = named.profile.streaming;
     flow.ctx.record.request.ensemble = Some(EnsembleCall::FINAL);
-    let operation = scanned.named.profile.operation;
+    let operation = named.profile.operation;
     // A reference to the same bytes, which the calls are made of.
     let original = body.bytes.clone();
     let source = match EnsembleRequest::read(operation, &original) {
@@ -195,7 +195,7 @@ impl Ensemble<'_> {
             let model = self.plan.member(call).into();
             let prepared = match self.held(flow.ctx, operation, bytes.into()) {
                 Ok((profile, held)) => {
-                    let named = Named { profile, model };
+                    let named = Named { profile, model, inserts_model: false };
                     Box::pin(Call::new(flow, call, named, held, deadline)).await
                 }
                 Err(error) => Err(error),
@@ -228,8 +228,8 @@ impl Ensemble<'_> {
         let bytes = self.source.with_prompt(&self.plan.model, prompt);
         let (profile, held) = self.held(flow.ctx, self.operation, bytes.into())?;
         let model = self.plan.model.as_str().into();
-        let scanned = Scanned::named(Named { profile, model });
-        admit_scanned(flow, scanned, held).await
+        let named = Named { profile, model, inserts_model: false };
+        admit(flow, named, held).await.map(Box::new)
     }
 
     /// Scans a body, and takes memory for it.

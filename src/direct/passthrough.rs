@@ -122,7 +122,7 @@ pub(crate) async fn by_model(
     }
     // Before the admission, which reserves money.
     let kept = Kept::of(flow, flow.client.head(), &body.bytes)?;
-    let request = admit(flow, Named { profile, model }, body).await?;
+    let request = admit(flow, Named { profile, model, inserts_model: false }, body).await?;
     // The path may name a conversation that the body does not.
     let conversation = kept.conversation.or(request.conversation);
     Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })

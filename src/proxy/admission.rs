@@ -18,21 +18,7 @@ use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::policies;
-use crate::proxy::request::{Named, Scanned, ScannedRequest, fields_of, scan_error};
-
-/// Records the model and the parameters of a scanned request.
-///
-/// # Errors
-/// When the client's key may not use the model.
-pub(crate) async fn admit_scanned(
-    flow: &mut Flow<'_>,
-    scanned: Scanned,
-    body: HeldBody,
-) -> Result<Box<ScannedRequest>, OwnError> {
-    let Scanned { named, inserts_model } = scanned;
-    let request = admit(flow, named, body).await?;
-    Ok(Box::new(ScannedRequest { inserts_model, ..request }))
-}
+use crate::proxy::request::{Named, ScannedRequest, fields_of, scan_error};
 
 /// Records a request and its model, and reserves what it may cost.
 ///
@@ -53,7 +39,7 @@ pub(crate) async fn admit(
 
 fn examine(
     flow: &mut Flow<'_>,
-    Named { profile, model }: Named,
+    Named { profile, model, inserts_model }: Named,
     body: HeldBody,
 ) -> Result<ScannedRequest, OwnError> {
     let config = &flow.ctx.generation.config;
@@ -104,6 +90,7 @@ fn examine(
     };
     let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
     Ok(ScannedRequest {
+        inserts_model,
         session,
         split,
         preferred,

@@ -261,20 +261,6 @@ pub(crate) fn fields_of<'a>(
     headers.get_all(name).iter().map(HeaderValue::as_bytes)
 }
 
-/// A body that has been scanned.
-pub(crate) struct Scanned {
-    pub(crate) named: Named,
-    /// True if the model's name is inserted into a body without one.
-    pub(crate) inserts_model: bool,
-}
-
-impl Scanned {
-    /// A request whose body names its model.
-    pub(crate) fn named(named: Named) -> Self {
-        Self { named, inserts_model: false }
-    }
-}
-
 /// Scans the body; a large one beside the event loop.
 ///
 /// # Errors
@@ -283,11 +269,11 @@ pub(crate) fn scan_body(
     flow: &Flow<'_>,
     operation: Operation,
     body: &HeldBody,
-) -> Result<Scanned, OwnError> {
+) -> Result<Named, OwnError> {
     beside_the_loop(body.bytes.len(), || scan_here(flow, operation, body))
 }
 
-fn scan_here(flow: &Flow<'_>, operation: Operation, body: &HeldBody) -> Result<Scanned, OwnError> {
+fn scan_here(flow: &Flow<'_>, operation: Operation, body: &HeldBody) -> Result<Named, OwnError> {
     let config = &flow.ctx.generation.config;
     let headers = &flow.client.head().headers;
     let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
@@ -305,13 +291,15 @@ fn scan_here(flow: &Flow<'_>, operation: Operation, body: &HeldBody) -> Result<S
         .requested_model(&profile, &body.bytes, &fleet)
         .map_err(|error| scan_error(&error))?;
     let model: Arc<str> = requested.name.as_ref().into();
-    Ok(Scanned { named: Named { profile, model }, inserts_model: requested.must_be_inserted })
+    Ok(Named { profile, model, inserts_model: requested.must_be_inserted })
 }
 
 /// A request, and the model it is for.
 pub(crate) struct Named {
     pub(crate) profile: RequestProfile,
     pub(crate) model: Arc<str>,
+    /// True if the model's name is inserted into a body without one.
+    pub(crate) inserts_model: bool,
 }
 
 pub(crate) fn scan_error(error: &ScanError) -> OwnError {
