@@ -64,8 +64,7 @@ pub(crate) async fn end_directly(flow: &mut Flow<'_>, end: AttemptEnd) -> Served
         AttemptEnd::Failed(Failure::ClientGone) => flow.ctx.client_gone(),
         AttemptEnd::Failed(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
         AttemptEnd::Own { .. }
-        | AttemptEnd::Text(_)
-        | AttemptEnd::Unreadable(_)
+        | AttemptEnd::Gathered(_)
         | AttemptEnd::Elsewhere(_)
         | AttemptEnd::Changed
         | AttemptEnd::Moved(_) => {

@@ -166,8 +166,8 @@ impl Call {
             let Self { ctx, request, .. } = &mut self;
             let mut own = flow.of_call(ctx);
             let end = match make_attempt(&mut own, Recipient::Ensemble, request, decided).await {
-                AttemptEnd::Text(text) => {
-                    return CallEnd::Done(self.end(flow, Ok(text)));
+                AttemptEnd::Gathered(text) => {
+                    return CallEnd::Done(self.end(flow, text.map_err(CallFailure::Own)));
                 }
                 AttemptEnd::Failed(Failure::ClientGone) => return self.cancel(flow),
                 end => end,
@@ -194,8 +194,7 @@ impl Call {
             AttemptEnd::Elsewhere(_) => return true,
             AttemptEnd::Relayed(_)
             | AttemptEnd::Own { .. }
-            | AttemptEnd::Text(_)
-            | AttemptEnd::Unreadable(_)
+            | AttemptEnd::Gathered(_)
             | AttemptEnd::Changed
             | AttemptEnd::Moved(_) => return false,
         };
@@ -248,13 +247,12 @@ fn failure_of(end: AttemptEnd) -> CallFailure {
         AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
             CallFailure::Own(reason.to_error())
         }
-        AttemptEnd::Unreadable(error) => CallFailure::Own(error),
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
             CallFailure::Held(too_long.held, Outcome::Client)
         }
         AttemptEnd::Relayed(_)
         | AttemptEnd::Own { .. }
-        | AttemptEnd::Text(_)
+        | AttemptEnd::Gathered(_)
         | AttemptEnd::Elsewhere(Elsewhere::Missing)
         | AttemptEnd::Changed
         | AttemptEnd::Moved(_) => {

@@ -194,10 +194,8 @@ pub(crate) enum AttemptEnd {
     /// The backend's part is over, and penstock responds itself. `status`: the status of the
     /// backend's response, or the one that it would have sent.
     Own { response: Result<OwnResponse, OwnError>, status: u16 },
-    /// The text of a response that was read whole, for an ensemble.
-    Text(HeldText),
-    /// A response that was read whole, for an ensemble, and yields no text.
-    Unreadable(OwnError),
+    /// The text of a response that was read whole, for an ensemble, or the reason why it has none.
+    Gathered(Result<HeldText, OwnError>),
     /// Not a byte went to the client.
     Failed(Failure),
     /// Another backend may serve the request.
@@ -280,8 +278,8 @@ impl AttemptResult {
                 // A count of tokens, or a load, is no sample of the model's latency.
                 Self { runs_model: false, ..Self::by_status(*status, ctx) }
             }
-            AttemptEnd::Text(_) => Self { first_token: None, ..by_status },
-            AttemptEnd::Unreadable(error) => {
+            AttemptEnd::Gathered(Ok(_)) => Self { first_token: None, ..by_status },
+            AttemptEnd::Gathered(Err(error)) => {
                 let outcome = unreadable_outcome(error.code);
                 Self { outcome, code: Some(error.code), ..by_status }
             }

@@ -190,9 +190,7 @@ fn after_attempt(
             request.tried.insert(decision.backend);
             request.moved = Some(reserved);
         }
-        AttemptEnd::Text(_)
-        | AttemptEnd::Unreadable(_)
-        | AttemptEnd::Elsewhere(Elsewhere::Missing) => {
+        AttemptEnd::Gathered(_) | AttemptEnd::Elsewhere(Elsewhere::Missing) => {
             debug_assert!(false, "a client's request is relayed, fails, or goes elsewhere");
             request.tried.insert(decision.backend);
         }

@@ -1,11 +1,12 @@
 //! Responses that are converted whole: nothing goes to the client before the whole response is
 //! read, so that a failed conversion becomes an error instead of a broken response.
 
+use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use penstock_clock::now;
 
 use crate::downstream::body::BodyClaim;
-use crate::proxy::conversion::WayBack;
+use crate::proxy::conversion::{Converter, WayBack};
 use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
@@ -39,12 +40,9 @@ pub(super) async fn relay_whole(
         return fail(flow, OwnError::from_unread(ReadWholeError::MemoryFull)).await;
     }
     let mut converter = converter(way_back, request.view(flow.ctx));
-    let body = match converter.apply(body, true, now()) {
+    let body = match convert(&mut converter, body) {
         Ok(body) => body,
-        Err(code) => {
-            let message = converter.failure().unwrap_or_else(|| timeout_message(code).to_owned());
-            return fail(flow, OwnError::new(code, message)).await;
-        }
+        Err(error) => return fail(flow, error).await,
     };
     // Before the write: the backend is free, however slow the client is.
     RelayProgress::new(flow.proxy, request.view(flow.ctx), attempt, permit, &head)
@@ -75,6 +73,14 @@ const CONVERSION_SHARE: usize = 5;
 /// Claims memory for the conversion of a response of `bytes`. A single one finds it in any case.
 pub(super) fn claim_conversion(claim: &mut BodyClaim, bytes: usize) -> bool {
     claim.grow_to(bytes.saturating_mul(CONVERSION_SHARE).min(claim.limit()))
+}
+
+/// Converts a whole response.
+pub(super) fn convert(converter: &mut Converter, body: Bytes) -> Result<Bytes, OwnError> {
+    converter.apply(body, true, now()).map_err(|code| {
+        let message = converter.failure().unwrap_or_else(|| timeout_message(code).to_owned());
+        OwnError::new(code, message)
+    })
 }
 
 /// Responds with an error for a backend's response that cannot be had.

@@ -1,20 +1,21 @@
 //! Responses that become text, for an ensemble: read whole, and converted if the backend serves
 //! another API.
 
+use bytes::Bytes;
 use penstock_api::ErrorCode;
-use penstock_clock::now;
 use penstock_dialect::response_text;
 
+use crate::downstream::body::BodyClaim;
 use crate::proxy::attempt::{AttemptEnd, HeldText};
-use crate::proxy::conversion::{Converter, WayBack};
-use crate::proxy::failure::{OwnError, timeout_message};
+use crate::proxy::conversion::WayBack;
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
-use crate::proxy::request::ScannedRequest;
+use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::response::Reply;
-use crate::proxy::response::converted::claim_conversion;
+use crate::proxy::response::converted::{claim_conversion, convert};
 use crate::proxy::rewrite::conversions::converter;
 use crate::upstream::failure::{ExchangeError, Failure};
-use crate::upstream::relay::{ReadWholeError, Transform};
+use crate::upstream::relay::ReadWholeError;
 
 /// Reads a whole response as text. `way_back`: its conversion.
 pub(crate) async fn gather(
@@ -32,7 +33,7 @@ pub(crate) async fn gather(
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
             return AttemptEnd::Failed(Failure::ClientGone);
         }
-        Err(error) => return unread(error),
+        Err(error) => return AttemptEnd::Gathered(Err(OwnError::from_unread(error))),
     };
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
     let mut monitor = request.monitor(sent, None);
@@ -41,36 +42,26 @@ pub(crate) async fn gather(
     if head.keeps_alive {
         flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
+    AttemptEnd::Gathered(to_text(request.view(flow.ctx), body, claim, way_back))
+}
+
+fn to_text(
+    view: RequestView<'_>,
+    body: Bytes,
+    mut claim: BodyClaim,
+    way_back: Option<WayBack>,
+) -> Result<HeldText, OwnError> {
     if !claim_conversion(&mut claim, body.len()) {
-        return unread(ReadWholeError::MemoryFull);
+        return Err(OwnError::from_unread(ReadWholeError::MemoryFull));
     }
     let body = match way_back {
         None => body,
-        Some(way_back) => {
-            let mut converter = converter(way_back, request.view(flow.ctx));
-            match converter.apply(body, true, now()) {
-                Ok(body) => body,
-                Err(code) => return unreadable(&converter, code),
-            }
-        }
+        Some(way_back) => convert(&mut converter(way_back, view), body)?,
     };
-    match response_text(operation, &body) {
-        Some(text) => {
-            claim.shrink_to(text.len());
-            AttemptEnd::Text(HeldText { text, _claim: claim })
-        }
-        None => {
-            let message = "The backend's response to a call of the ensemble has no text";
-            AttemptEnd::Unreadable(OwnError::new(ErrorCode::BadUpstreamResponse, message))
-        }
-    }
-}
-
-fn unread(error: ReadWholeError) -> AttemptEnd {
-    AttemptEnd::Unreadable(OwnError::from_unread(error))
-}
-
-fn unreadable(converter: &Converter, code: ErrorCode) -> AttemptEnd {
-    let message = converter.failure().unwrap_or_else(|| timeout_message(code).to_owned());
-    AttemptEnd::Unreadable(OwnError::new(code, message))
+    let text = response_text(view.request.profile.operation, &body).ok_or_else(|| {
+        let message = "The backend's response to a call of the ensemble has no text";
+        OwnError::new(ErrorCode::BadUpstreamResponse, message)
+    })?;
+    claim.shrink_to(text.len());
+    Ok(HeldText { text, _claim: claim })
 }
