@@ -4,7 +4,6 @@
 
 mod charges;
 mod keep_alive;
-mod place;
 mod shared;
 mod wait;
 

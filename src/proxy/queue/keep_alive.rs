@@ -17,7 +17,7 @@ use pingora::http::ResponseHeader;
 
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{add_common_fields, add_stream_fields, frame_open_end};
-use crate::proxy::queue::place::QueuePlace;
+use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::add_edits;
 use crate::upstream::relay::ResponseSink;

@@ -1,4 +1,5 @@
-//! The queue of a model, shared by the requests that wait in it and by the backends that wake them.
+//! The queue of a model, shared by the requests that wait in it and by the backends that wake them;
+//! and the place of one request in it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -51,20 +52,12 @@ impl SharedQueue {
         QueueFigures { model, waiting, ended, kept_alive, held_back: state.queue.held_back() }
     }
 
-    pub(super) fn count_kept_alive(&self) {
-        self.kept_alive.fetch_add(1, Ordering::Relaxed);
-    }
-
     pub(super) fn waiting(&self) -> usize {
         self.state.lock().queue.len()
     }
 
     pub(super) fn signal(&self, now: Timestamp) {
         self.state.lock().queue.signal(now);
-    }
-
-    pub(super) fn time_to_empty(&self, now: Timestamp) -> Option<Duration> {
-        self.state.lock().queue.time_to_empty(now)
     }
 
     /// Adds a request, which waits for backends of `fleet`.
@@ -74,55 +67,25 @@ impl SharedQueue {
         rules: QueueRules,
         fleet: &Topology,
         now: Timestamp,
-    ) -> Result<EntryId, QueueFull> {
+    ) -> Result<QueuePlace, QueueFull> {
         let mut state = self.state.lock();
         // Before the request looks for room: capacity that is freed from now on wakes it.
         self.watch(&mut state, newcomer.backends, fleet);
-        let joined = self.counting(&mut state, |queue| queue.join(newcomer, rules, now));
-        self.unwatch_if_empty(&mut state);
-        joined.map(|joined| joined.id)
-    }
-
-    pub(super) fn poll(&self, id: EntryId, cx: &Context<'_>) -> Poll<Turn> {
-        self.state.lock().queue.poll(id, cx)
-    }
-
-    pub(super) fn pass(
-        self: &Arc<Self>,
-        id: EntryId,
-        passed: Passed,
-        fleet: &Topology,
-        now: Timestamp,
-    ) {
-        let mut state = self.state.lock();
-        self.watch(&mut state, passed.backends, fleet);
-        state.queue.pass(id, passed, now);
-    }
-
-    pub(super) fn serve(
-        self: &Arc<Self>,
-        id: EntryId,
-        cost: Cost,
-        now: Timestamp,
-    ) -> Option<Charge> {
-        let mut state = self.state.lock();
-        let charge = self.counting(&mut state, |queue| queue.serve(id, cost, now));
-        self.unwatch_if_empty(&mut state);
-        charge
+        let joined = self.change(&mut state, |queue| queue.join(newcomer, rules, now))?;
+        let (queue, end) = (Arc::clone(self), Some(QueueEnd::ClientLeft));
+        Ok(QueuePlace { queue, id: joined.id, end })
     }
 
     pub(super) fn settle(&self, charge: &Charge, cost: Cost) {
         self.state.lock().queue.settle(charge, cost);
     }
 
-    pub(super) fn leave(self: &Arc<Self>, id: EntryId, end: QueueEnd, now: Timestamp) {
-        let mut state = self.state.lock();
-        self.counting(&mut state, |queue| queue.leave(id, end, now));
-        self.unwatch_if_empty(&mut state);
-    }
-
-    /// Keeps the count of all queues in step with a change of this one.
-    fn counting<T>(&self, state: &mut State, change: impl FnOnce(&mut ModelQueue) -> T) -> T {
+    /// Changes the queue, and keeps the count of all queues and the watched backends in step.
+    fn change<T>(
+        self: &Arc<Self>,
+        state: &mut State,
+        change: impl FnOnce(&mut ModelQueue) -> T,
+    ) -> T {
         let before = state.queue.len();
         let changed = change(&mut state.queue);
         let after = state.queue.len();
@@ -130,6 +93,12 @@ impl SharedQueue {
             self.waiting.fetch_add(after - before, Ordering::Relaxed);
         } else {
             self.waiting.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        // A backend's permits then wake no queue in which none waits.
+        if after == 0 && !state.watched.is_empty() {
+            let waker = Waker::from(Arc::clone(self));
+            state.watched_ids = BackendSet::default();
+            state.watched.drain(..).for_each(|backend| backend.capacity.unwatch(&waker));
         }
         changed
     }
@@ -147,13 +116,61 @@ impl SharedQueue {
             state.watched.push(Arc::clone(&backend.state));
         }
     }
+}
 
-    fn unwatch_if_empty(self: &Arc<Self>, state: &mut State) {
-        // A backend's permits then wake no queue in which none waits.
-        if state.queue.is_empty() && !state.watched.is_empty() {
-            let waker = Waker::from(Arc::clone(self));
-            state.watched_ids = BackendSet::default();
-            state.watched.drain(..).for_each(|backend| backend.capacity.unwatch(&waker));
-        }
+/// A request's place in the queue of its model. Dropping it frees it: a client that leaves takes
+/// its request along.
+pub(super) struct QueuePlace {
+    queue: Arc<SharedQueue>,
+    id: EntryId,
+    /// The end that a drop counts as; `None` once it has left.
+    end: Option<QueueEnd>,
+}
+
+impl QueuePlace {
+    /// Returns ready once it is the request's turn, or another one took its place.
+    pub(super) fn poll(&self, cx: &Context<'_>) -> Poll<Turn> {
+        self.queue.state.lock().queue.poll(self.id, cx)
+    }
+
+    /// Waits on after a turn without room. `passed` names the awaited backends, which are of
+    /// `fleet`.
+    pub(super) fn pass(&self, passed: Passed, fleet: &Topology) {
+        let now = now();
+        let mut state = self.queue.state.lock();
+        self.queue.watch(&mut state, passed.backends, fleet);
+        state.queue.pass(self.id, passed, now);
+    }
+
+    /// The expected wait of a newcomer.
+    pub(super) fn time_to_empty(&self) -> Option<Duration> {
+        let now = now();
+        self.queue.state.lock().queue.time_to_empty(now)
+    }
+
+    /// Counts a client that got the head of a stream.
+    pub(super) fn count_kept_alive(&self) {
+        self.queue.kept_alive.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Leaves for a backend, at the expected `cost`.
+    pub(super) fn serve(mut self, cost: Cost) -> Option<Charge> {
+        self.end = None;
+        let now = now();
+        let mut state = self.queue.state.lock();
+        self.queue.change(&mut state, |queue| queue.serve(self.id, cost, now))
+    }
+
+    /// Leaves the queue with `end`.
+    pub(super) fn leave(mut self, end: QueueEnd) {
+        self.end = Some(end);
+    }
+}
+
+impl Drop for QueuePlace {
+    fn drop(&mut self) {
+        let Some(end) = self.end else { return };
+        let now = now();
+        self.queue.change(&mut self.queue.state.lock(), |queue| queue.leave(self.id, end, now));
     }
 }

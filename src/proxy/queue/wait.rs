@@ -20,7 +20,7 @@ use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::queue::charges::charge_owner;
 use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
-use crate::proxy::queue::place::QueuePlace;
+use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::upstream::failure::Failure;
 
@@ -239,7 +239,7 @@ fn join(
     let queue = flow.proxy.queues.of_model(&model);
     let rules = QueueRules::new(config);
     let joined = queue.join(&newcomer, rules, &request.fleet, since);
-    let id = joined.map_err(|full| {
+    let place = joined.map_err(|full| {
         let message = format!("{} requests wait for model '{model}', as many as may", rules.size);
         let wait = retry_wait(full.wait.unwrap_or(config.timeout), flow.proxy.seeds.next_share());
         Unadmitted::Queue(OwnError::new(ErrorCode::QueueFull, message).after(wait))
@@ -247,7 +247,6 @@ fn join(
     // Only a sheddable request is given up before its timeout.
     let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
     let late = late.filter(|late| *late < until);
-    let place = QueuePlace::new(queue, id);
     let keep_alive = KeepAlive::of(config, flow, request, since);
     Ok(Waiting { model, place, since, until, late, reason, keep_alive })
 }
