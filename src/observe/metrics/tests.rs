@@ -152,7 +152,7 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
         interval: Duration::from_secs(1),
     });
     let model = generation.fleet.topology().models()[0].serving[0].model_state.clone();
-    model.set_in_flight(1);
+    model.load.set_in_flight(1);
     model.set_vram(ByteSize::mib(8));
     let sent = RequestShape {
         prompt_tokens: 9.0,

@@ -52,7 +52,7 @@ pub(super) fn usage(generation: &Generation, totals: &Totals) -> Vec<u8> {
 }
 
 fn in_flight(row: &Serving) -> u32 {
-    row.model_state.in_flight()
+    row.model_state.load.in_flight()
 }
 
 /// `/api/token_counts`

@@ -238,10 +238,10 @@ fn overlay_residency(
     now: Timestamp,
 ) -> Result<(), FleetError> {
     if let Some(in_flight) = model.in_flight {
-        state.set_in_flight(in_flight);
+        state.load.set_in_flight(in_flight);
     }
     if let Some(penstocks) = row.other_penstocks {
-        state.set_peers(model.others_in_flight.unwrap_or(0), penstocks);
+        state.load.set_peers(model.others_in_flight.unwrap_or(0), penstocks);
     }
     if let Some(size) = model.size_bytes {
         state.set_size(ByteSize(size));
@@ -256,7 +256,7 @@ fn overlay_residency(
             context_length: model.loaded_context_length.map(TokenCount),
         };
         state.learn_probe(Some(&loaded), now);
-        if loaded.residency == penstock_scoring::Residency::Loadable && state.in_flight() > 0 {
+        if loaded.residency == penstock_scoring::Residency::Loadable && state.load.in_flight() > 0 {
             state.set_evicted();
         }
     }

@@ -195,12 +195,12 @@ impl InflightGuard {
     ) -> Option<Self> {
         // The model first: if the backend is full, one counter is undone and no waiting request is
         // woken.
-        if !model.state.try_begin(model.limit) {
+        if !model.state.load.try_begin(model.limit) {
             return None;
         }
         let guard = Self::try_reserve_with(state, limit, Some(model.evidence), request);
         let Some(mut guard) = guard else {
-            model.state.end();
+            model.state.load.end();
             return None;
         };
         guard.model = Some(Arc::clone(model.state));
@@ -346,7 +346,7 @@ impl Drop for InflightGuard {
             if self.is_sheddable {
                 model.end_sheddable();
             }
-            model.end();
+            model.load.end();
         }
         self.free_probe();
         if self.is_stream {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// The bits of [`PeersInFlight`] that count requests; the rest counts replicas.
+/// The bits of `Load::peers` that count requests; the rest counts replicas.
 const COUNT_BITS: u32 = 24;
 const MAX_IN_FLIGHT: u32 = (1 << COUNT_BITS) - 1;
 
@@ -30,65 +30,15 @@ fn followed(level: u64, reported: u64, peer_count: u8) -> u64 {
     if level < each { level.saturating_add(step) } else { level.saturating_sub(step) }
 }
 
-/// The number of requests that a backend has in flight.
+/// The requests in flight on a backend, or for a model there.
 #[derive(Debug, Default)]
 pub struct Load {
     in_flight: AtomicU32,
     /// The share of other replicas' requests that decisions count, in thousandths.
     level: AtomicU32,
-    peers: PeersInFlight,
-}
-
-/// The requests that other replicas last reported in flight on a backend or for a model there, and
-/// the number of these replicas. One atomic, so that a limit is never computed from two different
-/// reports.
-#[derive(Debug, Default)]
-pub(super) struct PeersInFlight(AtomicU32);
-
-impl PeersInFlight {
-    /// The number of requests.
-    #[inline(always)]
-    pub(super) fn count(&self) -> u32 {
-        self.0.load(Ordering::Relaxed) & MAX_IN_FLIGHT
-    }
-
-    /// The number of other replicas.
-    fn peer_count(&self) -> u8 {
-        u8::try_from(self.0.load(Ordering::Relaxed) >> COUNT_BITS).unwrap_or(u8::MAX)
-    }
-
-    /// Sets both numbers. Returns whether there may be more room than before.
-    pub(super) fn set(&self, count: u32, peer_count: u8) -> bool {
-        let packed = u32::from(peer_count) << COUNT_BITS | count.min(MAX_IN_FLIGHT);
-        // In one total order with the registration of watchers for capacity.
-        self.0.swap(packed, Ordering::SeqCst) != packed
-    }
-
-    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas:
-    /// the room that the others leave, and at least an even share. Without the even share, a
-    /// replica that takes each slot that becomes free would leave none to the others.
-    #[inline(always)]
-    pub(super) fn own_limit(&self, limit: u32) -> u32 {
-        let packed = self.0.load(Ordering::Relaxed);
-        if packed == 0 {
-            return limit;
-        }
-        let (count, peer_count) = (packed & MAX_IN_FLIGHT, (packed >> COUNT_BITS) + 1);
-        // At least one, or no replica could send if `limit` is below their number.
-        let share = (limit / peer_count).max(limit.min(1));
-        limit.saturating_sub(count).max(share)
-    }
-
-    /// Adds one to the count of this replica's requests in flight, unless its part of `limit` is
-    /// used up.
-    pub(super) fn try_begin(&self, in_flight: &AtomicU32, limit: u32) -> bool {
-        let limit = self.own_limit(limit);
-        // In one step: the limit holds under any number of threads.
-        let taken = in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
-            if now < limit { now.checked_add(1) } else { None }
-        });
-        taken.is_ok()
-    }
+    /// The requests that other replicas last reported in flight, and the number of these replicas.
+    /// One atomic, so that a limit is never computed from two different reports.
+    peers: AtomicU32,
 }
 
 /// The tokens of a request on a backend.
@@ -158,24 +108,26 @@ impl TokensInFlight {
 
 impl Load {
     /// The requests that this replica dispatched and that have not ended.
+    #[inline(always)]
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
     /// The requests in flight of other replicas, as last reported.
+    #[inline(always)]
     pub fn peers_in_flight(&self) -> u32 {
-        self.peers.count()
+        self.peers.load(Ordering::Relaxed) & MAX_IN_FLIGHT
     }
 
     /// The number of other replicas that share the backend.
     pub fn peer_count(&self) -> u8 {
-        self.peers.peer_count()
+        u8::try_from(self.peers.load(Ordering::Relaxed) >> COUNT_BITS).unwrap_or(u8::MAX)
     }
 
     /// The requests in flight of all replicas.
     #[inline(always)]
     pub fn of_all(&self) -> u32 {
-        self.in_flight().saturating_add(self.peers.count())
+        self.in_flight().saturating_add(self.peers_in_flight())
     }
 
     /// The requests in flight as decisions count them: its own, and a slowly adjusted share of the
@@ -195,10 +147,19 @@ impl Load {
         self.in_flight() as f32 + level
     }
 
-    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas.
+    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas:
+    /// the room that the others leave, and at least an even share. Without the even share, a
+    /// replica that takes each slot that becomes free would leave none to the others.
     #[inline(always)]
     pub(super) fn own_limit(&self, limit: u32) -> u32 {
-        self.peers.own_limit(limit)
+        let packed = self.peers.load(Ordering::Relaxed);
+        if packed == 0 {
+            return limit;
+        }
+        let (count, peer_count) = (packed & MAX_IN_FLIGHT, (packed >> COUNT_BITS) + 1);
+        // At least one, or no replica could send if `limit` is below their number.
+        let share = (limit / peer_count).max(limit.min(1));
+        limit.saturating_sub(count).max(share)
     }
 
     /// Sets the requests that `peer_count` other replicas report in flight together. Must be called
@@ -206,15 +167,19 @@ impl Load {
     pub fn set_peers(&self, count: u32, peer_count: u8) -> bool {
         let level =
             followed(self.level.load(Ordering::Relaxed).into(), level_of(count), peer_count);
-        self.level.store(u32::try_from(level).unwrap_or(u32::MAX), Ordering::Relaxed);
-        self.peers.set(count, peer_count)
+        self.store_peers(level, count, peer_count)
     }
 
     /// Sets the requests of other replicas permanently: for `explain` on a saved fleet.
     pub fn restore_peers(&self, count: u32, peer_count: u8) {
-        self.peers.set(count, peer_count);
-        let level = level_of(count) / (u64::from(peer_count) + 1);
+        self.store_peers(level_of(count) / (u64::from(peer_count) + 1), count, peer_count);
+    }
+
+    fn store_peers(&self, level: u64, count: u32, peer_count: u8) -> bool {
         self.level.store(u32::try_from(level).unwrap_or(u32::MAX), Ordering::Relaxed);
+        let packed = u32::from(peer_count) << COUNT_BITS | count.min(MAX_IN_FLIGHT);
+        // In one total order with the registration of watchers for capacity.
+        self.peers.swap(packed, Ordering::SeqCst) != packed
     }
 
     /// Sets a load: for `explain` on a saved fleet and for tests.
@@ -224,7 +189,12 @@ impl Load {
 
     /// Counts one more request unless this replica's part of `limit` is used up.
     pub(super) fn try_begin(&self, limit: u32) -> bool {
-        self.peers.try_begin(&self.in_flight, limit)
+        let limit = self.own_limit(limit);
+        // In one step: the limit holds under any number of threads.
+        let taken = self.in_flight.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |now| {
+            if now < limit { now.checked_add(1) } else { None }
+        });
+        taken.is_ok()
     }
 
     pub(super) fn end(&self) {

@@ -11,7 +11,7 @@ use penstock_predict::{Coefficients, EngineLimits, Predictor};
 use penstock_scoring::Residency;
 
 use super::capability_lessons::CapabilityLessons;
-use super::load::PeersInFlight;
+use super::load::Load;
 
 /// A model that a backend has in memory, or that sleeps there, as a probe reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,11 +30,10 @@ pub struct LoadedModel {
 /// One model on one backend.
 #[derive(Debug)]
 pub struct ModelState {
-    in_flight: AtomicU32,
+    /// The requests for the model in flight there.
+    pub load: Load,
     /// The number of sheddable requests in flight, if latencies are predicted.
     sheddable: AtomicU32,
-    /// The requests of other replicas.
-    peers: PeersInFlight,
     /// The number of its requests that the backend runs at a time; `u32::MAX` if unknown.
     slots: AtomicU32,
     residency: AtomicU8,
@@ -61,9 +60,8 @@ pub struct ModelState {
 impl Default for ModelState {
     fn default() -> Self {
         Self {
-            in_flight: AtomicU32::new(0),
+            load: Load::default(),
             sheddable: AtomicU32::new(0),
-            peers: PeersInFlight::default(),
             slots: AtomicU32::new(u32::MAX),
             residency: AtomicU8::new(0),
             context_length: AtomicU32::new(0),
@@ -107,45 +105,6 @@ impl ModelState {
             && self.predictor.get().is_none_or(|one| one.is_little_known())
     }
 
-    /// The requests for the model that this replica dispatched to the backend and that have not
-    /// ended.
-    #[inline(always)]
-    pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Ordering::Relaxed)
-    }
-
-    /// The requests for the model of other replicas in flight there, as last reported.
-    pub fn peers_in_flight(&self) -> u32 {
-        self.peers.count()
-    }
-
-    /// The requests for the model in flight there, of all replicas: the number that decisions read.
-    #[inline(always)]
-    pub fn of_all(&self) -> u32 {
-        self.in_flight().saturating_add(self.peers.count())
-    }
-
-    /// The limit of this replica's own requests in flight if `limit` bounds those of all replicas.
-    pub(super) fn own_limit(&self, limit: u32) -> u32 {
-        self.peers.own_limit(limit)
-    }
-
-    /// Sets the `count` of requests in flight of other replicas. Returns whether there may be more
-    /// room than before.
-    pub(super) fn set_peers(&self, count: u32, peer_count: u8) -> bool {
-        self.peers.set(count, peer_count)
-    }
-
-    /// Sets a load: for `explain` on a saved fleet and for tests.
-    pub fn set_in_flight(&self, count: u32) {
-        self.in_flight.store(count, Ordering::Relaxed);
-    }
-
-    /// Counts one more request unless this replica's part of `limit` is used up.
-    pub(super) fn try_begin(&self, limit: u32) -> bool {
-        self.peers.try_begin(&self.in_flight, limit)
-    }
-
     /// The number of sheddable requests in flight, if latencies are predicted.
     #[inline(always)]
     pub fn sheddable(&self) -> u32 {
@@ -158,11 +117,6 @@ impl ModelState {
 
     pub(super) fn end_sheddable(&self) {
         self.sheddable.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn end(&self) {
-        // In one total order with the registration of watchers for capacity.
-        self.in_flight.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// The number of its requests that the backend runs at a time; `u32::MAX` if unknown.

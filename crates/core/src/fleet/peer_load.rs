@@ -86,7 +86,7 @@ impl ModelLoad {
         let load = load.unwrap_or_default();
         let one = Self {
             name: row.model.to_string(),
-            in_flight: row.model_state.in_flight().into(),
+            in_flight: row.model_state.load.in_flight().into(),
             waiting: whole(load.waiting_count),
             prompt_tokens: whole(load.prompt_work.tokens),
             work: whole(load.prompt_work.time_us),
@@ -187,7 +187,7 @@ impl Fleet {
             let Some(backend) = topology.backends.get(place) else { continue };
             let sum = sums.get(&key_of(backend)).and_then(|sum| sum.models.get(&*row.model));
             let in_flight = sum.map_or(0, |sum| count(sum.in_flight));
-            let mut is_new = row.model_state.set_peers(in_flight, peer_count);
+            let mut is_new = row.model_state.load.set_peers(in_flight, peer_count);
             is_new |= set_peer_load(row, &sum.map_or_else(EngineLoad::default, |sum| sum.load));
             has_room.iter_mut().skip(place).take(1).for_each(|has_room| *has_room |= is_new);
         }
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!((to.state.load.of_all(), to.state.load.peer_count()), (1, 2));
         let work = &to.state.work;
         assert_eq!((work.counted_tokens(), work.counted_prefill_tokens()), (250, 233), "its part");
-        assert_eq!((to.model_state.in_flight(), to.model_state.of_all()), (0, 1));
+        assert_eq!((to.model_state.load.in_flight(), to.model_state.load.of_all()), (0, 1));
         let estimate = to.estimate(&sent, NOW).prediction;
         assert!((estimate.backlog_us - prediction.work_us * 0.5).abs() < 1.0, "{estimate:?}");
         assert_eq!(

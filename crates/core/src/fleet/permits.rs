@@ -59,7 +59,7 @@ impl Serving {
         if is_reached(load.in_flight(), load.own_limit(self.max_in_flight)) {
             return Some(ReachedLimit::Backend(self.max_in_flight));
         }
-        is_reached(model.in_flight(), model.own_limit(self.max_in_flight_of_model))
+        is_reached(model.load.in_flight(), model.load.own_limit(self.max_in_flight_of_model))
             .then_some(ReachedLimit::Model(self.max_in_flight_of_model))
     }
 
@@ -140,7 +140,7 @@ impl Serving {
     fn is_loaded_too_short(&self) -> bool {
         self.num_ctx.is_some_and(|needed| {
             let loaded = self.model_state.context_length();
-            loaded.is_some_and(|loaded| loaded < needed) && self.model_state.in_flight() == 0
+            loaded.is_some_and(|loaded| loaded < needed) && self.model_state.load.in_flight() == 0
         })
     }
 
@@ -151,7 +151,7 @@ impl Serving {
             return Eviction::Nothing;
         }
         // Requests for other models are in flight, and one of these models may have to go.
-        match self.state.load.of_all() > self.model_state.of_all() {
+        match self.state.load.of_all() > self.model_state.load.of_all() {
             true => Eviction::InUse,
             false if memory.is_empty() => Eviction::Nothing,
             false => Eviction::Idle,

@@ -243,7 +243,7 @@ impl Router {
         }
         let serving = input.fleet.serving(decision.model, decision.row);
         // Only a request can show that an idle backend has recovered.
-        if serving.is_some_and(|serving| serving.model_state.of_all() == 0) {
+        if serving.is_some_and(|serving| serving.model_state.load.of_all() == 0) {
             return Ok(());
         }
         let awaited = Awaited::of(input, decision.model);

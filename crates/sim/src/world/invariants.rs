@@ -80,7 +80,8 @@ impl World<'_> {
             "a predictor still counts prompts or streams after the end",
         )?;
         let tokens = |row: &Serving| (row.state.work.tokens(), row.state.work.prefill_tokens());
-        let counts = |row: &Serving| [row.model_state.in_flight(), row.model_state.sheddable()];
+        let counts =
+            |row: &Serving| [row.model_state.load.in_flight(), row.model_state.sheddable()];
         holds(
             !is_over || rows().all(|row| counts(row) == [0; 2] && tokens(row) == (0, 0)),
             "models or tokens are still in flight after the end",

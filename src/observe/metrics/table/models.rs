@@ -31,7 +31,7 @@ pub(super) const ROWS: &[MetricRow] = &[
         LABELS,
         |_, scrape| {
             per_model(scrape, |row| {
-                Some(row.model_state.in_flight()).filter(|count| *count > 0).map(f64::from)
+                Some(row.model_state.load.in_flight()).filter(|count| *count > 0).map(f64::from)
             })
         },
         "requests for the model dispatched to the backend that have not ended; absent without one",

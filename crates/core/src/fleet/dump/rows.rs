@@ -345,8 +345,10 @@ impl ModelRow {
                 .filter(|missing| !missing.is_empty())
                 .map(|missing| words(&mut missing.names())),
             residency: serving.and_then(|one| ResidencyName::of(one.residency(now))),
-            in_flight: model.map(|model| model.in_flight()).filter(|count| *count > 0),
-            others_in_flight: model.map(|model| model.peers_in_flight()).filter(|count| *count > 0),
+            in_flight: model.map(|model| model.load.in_flight()).filter(|count| *count > 0),
+            others_in_flight: model
+                .map(|model| model.load.peers_in_flight())
+                .filter(|count| *count > 0),
             slots: model.map(|model| model.slots()).filter(is_limit),
             max_in_flight: serving.map(|one| one.max_in_flight_of_model).filter(is_limit),
             size_bytes: model.and_then(|model| model.size()).map(|size| size.0),

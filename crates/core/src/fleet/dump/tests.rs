@@ -94,7 +94,7 @@ fn applied_dump_dumps_the_same() {
     });
 
     with_serving(&live, "small", |row| {
-        row.model_state.set_in_flight(2);
+        row.model_state.load.set_in_flight(2);
         row.model_state.set_size(ByteSize::mib(5));
         row.latency.context.learn(ContextLimit { tokens: 512, scale: ContextLimit::UNIT });
         let loaded = LoadedModel {

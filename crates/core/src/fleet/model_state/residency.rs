@@ -28,7 +28,7 @@ impl ModelState {
     #[inline(always)]
     pub fn residency(&self, now: Timestamp) -> Residency {
         let residency = self.stored_residency();
-        if self.in_flight() > 0 && !self.is_evicted() {
+        if self.load.in_flight() > 0 && !self.is_evicted() {
             return Residency::Resident;
         }
         let expires_at = self.expires_at.load(Ordering::Relaxed);
@@ -91,7 +91,7 @@ impl ModelState {
             let was_known =
                 was_resident && self.resident_since.load(Ordering::Relaxed) < asked_at.0;
             // In use, yet not shown: another model has evicted it.
-            if was_known && (is_outdated || self.in_flight() > 0) {
+            if was_known && (is_outdated || self.load.in_flight() > 0) {
                 self.set_evicted();
                 self.forget_loaded();
             } else if !is_outdated {
@@ -212,7 +212,7 @@ mod tests {
     fn model_evicted_while_in_use_is_loadable_until_its_next_response() {
         let model = ModelState::default();
         assert!(model.learn_response(Timestamp(10)));
-        model.set_in_flight(2);
+        model.load.set_in_flight(2);
         assert!(!model.learn_response(Timestamp(30)));
         model.learn_probe(None, Timestamp(20));
         assert_eq!(model.residency(Timestamp(31)), Residency::Loadable, "requests are in flight");
@@ -258,9 +258,9 @@ mod tests {
         model.learn_probe(Some(&found(Residency::Resident, Some(50))), Timestamp(10));
         assert_eq!(model.residency(Timestamp(49)), Residency::Resident);
         assert_eq!(model.residency(Timestamp(50)), Residency::Loadable);
-        assert!(model.try_begin(1));
+        assert!(model.load.try_begin(1));
         assert_eq!(model.residency(Timestamp(60)), Residency::Resident, "in use");
-        model.end();
+        model.load.end();
         assert!(!model.learn_response(Timestamp(60)));
         assert_eq!(model.residency(Timestamp(90)), Residency::Resident, "used since");
     }

@@ -10,6 +10,6 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let rule = filters.restriction.quality?;
     let quality = candidate.quality.as_ref()?;
     let is_rejected =
-        quality.violates(rule, filters.input.now) && candidate.model_state.of_all() > 0;
+        quality.violates(rule, filters.input.now) && candidate.model_state.load.of_all() > 0;
     is_rejected.then_some(RejectReason::Quality)
 }

@@ -20,7 +20,7 @@ const ROOM: f64 = 1.25;
 fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     let input = filters.input;
     let is_unlimited = candidate.max_backlog.is_infinite() || filters.conditions.exceeds_work;
-    if is_unlimited || candidate.model_state.of_all() == 0 {
+    if is_unlimited || candidate.model_state.load.of_all() == 0 {
         return None;
     }
     if filters.conditions.only_cached && !has_prompt(input, filters.model, candidate) {

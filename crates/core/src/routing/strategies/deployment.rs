@@ -27,7 +27,7 @@ impl Placement {
         let model = &*serving.model_state;
         let residency = serving.residency(now);
         Self {
-            model_in_flight: model.of_all(),
+            model_in_flight: model.load.of_all(),
             slots: model.slots(),
             residency,
             eviction: serving.eviction(residency),

@@ -210,7 +210,7 @@ fn names_of_one_model_share_its_backends_and_its_count() {
     }
     assert!(fleet.route(TestRequest::of("qwen:7b")).is_err());
     let _held = take(&mut fleet, "alias").unwrap();
-    assert_eq!(with_row(&fleet, "qwen", "vllm", |row| row.model_state.in_flight()), 1);
+    assert_eq!(with_row(&fleet, "qwen", "vllm", |row| row.model_state.load.in_flight()), 1);
     let ids = ["x", "x:latest"].map(|name| topology.model_id(name).unwrap());
     assert_ne!(ids[0], ids[1], "one backend distinguishes them");
     assert_eq!(topology.model_id("X"), Some(ids[0]));
@@ -231,7 +231,7 @@ fn model_state_survives_a_new_topology() {
     let id = fleet.state("b0").id;
     let entry = |id: &str| penstock_config::ModelEntry { id: id.to_owned(), ..Default::default() };
     fleet.live.learn_models(id, &[entry("m:latest"), entry("n"), entry("o")]);
-    let state = |row: &Serving| (row.model_state.in_flight(), row.model_state.residency(NOW));
+    let state = |row: &Serving| (row.model_state.load.in_flight(), row.model_state.residency(NOW));
     assert_eq!(with_row(&fleet, "m", "b0", state), (1, Residency::Resident));
     drop(held);
     assert_eq!(with_row(&fleet, "m", "b0", state), (0, Residency::Resident));
@@ -326,7 +326,7 @@ proptest! {
         let counts = |read: fn(&ModelState) -> u32| -> Vec<u32> {
             rows.iter().map(|row| read(&row.model_state)).collect()
         };
-        let taken = counts(ModelState::in_flight);
+        let taken = counts(|state| state.load.in_flight());
         prop_assert_eq!(taken.iter().sum::<u32>(), expected);
         if picks <= room || !spills {
             prop_assert!(taken.iter().all(|count| *count <= limit), "{:?} over {}", taken, limit);
@@ -334,7 +334,7 @@ proptest! {
             prop_assert!(taken.iter().all(|count| *count >= limit), "{:?} under {}", taken, limit);
         }
         drop(held);
-        prop_assert!(counts(ModelState::in_flight).iter().all(|count| *count == 0));
+        prop_assert!(counts(|state| state.load.in_flight()).iter().all(|count| *count == 0));
         prop_assert!(topology.backends.iter().all(|one| one.state.load.in_flight() == 0));
     }
 }

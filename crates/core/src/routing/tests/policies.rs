@@ -254,7 +254,7 @@ fn one_of_many_threads_tries_a_backend_beyond_the_bounds_of_quality() {
         assert_eq!(permits.iter().flatten().count(), 1);
         assert_eq!(fleet.backend_for(ask("m")), "near", "while it is tried");
     }
-    state.set_in_flight(7);
+    state.load.set_in_flight(7);
     fleet.set_health("near", crate::fleet::Health::Unhealthy);
     let last = fleet.route(ask("m")).unwrap();
     assert!(!last.is_quality_probe, "the only one left takes as many as it can");
@@ -268,7 +268,7 @@ fn backend_beyond_the_bounds_of_quality_is_left_out_while_another_can_take_the_r
     assert_eq!(fleet.backend_for(ask("m")), "far");
     let state = learn(&fleet, 5000);
     assert_eq!(fleet.backend_for(ask("m")), "far", "one request at a time tries it");
-    state.set_in_flight(1);
+    state.load.set_in_flight(1);
     assert_eq!(fleet.backend_for(ask("m")), "near");
     fleet.set_health("near", crate::fleet::Health::Unhealthy);
     assert_eq!(fleet.backend_for(ask("m")), "far", "rather than none");

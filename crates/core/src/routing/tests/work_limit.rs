@@ -68,7 +68,7 @@ fn send_to(
 ) -> PredictionTicket {
     let topology = fleet.live.topology();
     let row = &topology.models()[0].serving[row];
-    row.model_state.set_in_flight(row.model_state.in_flight() + 1);
+    row.model_state.load.set_in_flight(row.model_state.load.in_flight() + 1);
     let predictor = row.model_state.predictor();
     let now = NOW.0 as f64;
     predictor.send(sent, predictor.estimate(&sent, now).prediction, tpot_micros, now)

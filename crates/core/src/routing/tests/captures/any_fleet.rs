@@ -139,7 +139,7 @@ fn place_model(fleet: &Fleet, row: &Serving, one: &One) {
     };
     fleet.live.learn_loaded(row.id, &[other][..one.knows % 2], Timestamp(1));
     row.model_state.set_residency(Residency::ALL[residency]);
-    row.model_state.set_in_flight(used.min(one.in_flight));
+    row.model_state.load.set_in_flight(used.min(one.in_flight));
 }
 
 pub(super) fn hashes(count: usize) -> Vec<u64> {
