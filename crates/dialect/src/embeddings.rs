@@ -134,13 +134,11 @@ struct Vectors {
     load: Duration,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct OpenAiResponse<'a> {
-    #[serde(default, borrow)]
     data: Option<Vec<Item<'a>>>,
-    #[serde(default)]
     usage: Option<OpenAiUsage>,
-    #[serde(default, borrow)]
     error: Option<&'a RawValue>,
 }
 
@@ -152,15 +150,12 @@ struct Item<'a> {
     embedding: &'a RawValue,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct OllamaResponse<'a> {
-    #[serde(default)]
     embeddings: Option<Vec<Vec<f32>>>,
-    #[serde(default)]
     prompt_eval_count: Option<Count>,
-    #[serde(default)]
     load_duration: Option<Count>,
-    #[serde(default, borrow)]
     error: Option<&'a RawValue>,
 }
 

@@ -19,15 +19,13 @@ pub(super) struct EngineError<'a> {
     pub(super) code: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct ErrorObject<'a> {
-    #[serde(default, borrow)]
     message: Option<Text<'a>>,
-    #[serde(default, borrow, rename = "type")]
+    #[serde(rename = "type")]
     kind: Option<Text<'a>>,
-    #[serde(default, borrow)]
     param: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     code: Option<&'a RawValue>,
 }
 

@@ -123,22 +123,20 @@ fn drop_tools(body: &[u8], edits: &mut Vec<Edit>) -> Option<()> {
 }
 
 /// The relevant members of a part of a message.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct MessagePart<'a> {
-    #[serde(default, borrow, rename = "type")]
+    #[serde(rename = "type")]
     kind: Option<Text<'a>>,
-    #[serde(default, borrow)]
     content: Option<&'a RawValue>,
 }
 
 /// A message or an item.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Message<'a> {
-    #[serde(default, borrow)]
     content: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     output: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     images: Option<&'a RawValue>,
 }
 

@@ -36,32 +36,26 @@ pub(super) struct Item {
 }
 
 /// The relevant members of messages in all dialects.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Wire<'a> {
-    #[serde(default, borrow)]
     role: Option<Text<'a>>,
-    #[serde(default, borrow, rename = "type")]
+    #[serde(rename = "type")]
     kind: Option<Text<'a>>,
-    #[serde(default, borrow)]
     call_id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     tool_call_id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     tool_calls: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     function_call: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     content: Option<&'a RawValue>,
 }
 
 /// A call or a block of content.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct ItemContent<'a> {
-    #[serde(default, borrow, rename = "type")]
+    #[serde(rename = "type")]
     kind: Option<Text<'a>>,
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     tool_use_id: Option<Text<'a>>,
 }
 

@@ -53,10 +53,9 @@ pub(crate) fn recognized_words(message: &str, body: &[u8]) -> Option<String> {
 
 /// llama.cpp's fields.
 #[derive(Deserialize, Default)]
+#[serde(default)]
 struct Fields {
-    #[serde(default)]
     n_prompt_tokens: Option<u32>,
-    #[serde(default)]
     n_ctx: Option<u32>,
 }
 

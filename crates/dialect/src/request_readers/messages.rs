@@ -95,11 +95,10 @@ fn fill_thinking_and_format<'a>(
         #[serde(default)]
         budget_tokens: Option<u64>,
     }
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
+    #[serde(default, bound(deserialize = "'de: 'a"))]
     struct OutputConfig<'a> {
-        #[serde(default)]
         effort: Option<Effort>,
-        #[serde(default, borrow)]
         format: Option<openai_fields::NamedSchema<'a>>,
     }
     let thinking: Option<ThinkingField<'_>> =

@@ -83,9 +83,9 @@ pub(super) fn fill_generation<'a>(
     conversation: &mut Conversation<'a>,
     fields: &mut Fields<'a>,
 ) -> Result<(), ConvertError> {
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
     struct StreamOptions {
-        #[serde(default)]
         include_usage: Option<bool>,
     }
     fields.discard(&["model"]);
@@ -148,13 +148,11 @@ pub(super) fn read_stop(raw: &RawValue) -> Result<Vec<Text<'_>>, ConvertError> {
 const CHOICE: &str = "auto, none, required, a function, or allowed_tools with a mode and tools";
 
 /// A function in `tool_choice`: chat and responses name it in different places.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct NamedTool<'a> {
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     namespace: Option<Text<'a>>,
-    #[serde(default, borrow)]
     function: Option<ToolName<'a>>,
 }
 
@@ -189,11 +187,11 @@ pub(super) fn fill_tool_choice<'a>(
     tools: &mut Tools<'a>,
     fields: &mut Fields<'a>,
 ) -> Result<(), ConvertError> {
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
+    #[serde(default, bound(deserialize = "'de: 'a"))]
     struct Kind<'a> {
-        #[serde(default, rename = "type", borrow)]
+        #[serde(rename = "type")]
         kind: Option<Text<'a>>,
-        #[serde(default, borrow)]
         allowed_tools: Option<&'a RawValue>,
     }
     tools.parallel = fields.take_as("parallel_tool_calls", "true or false")?;
@@ -273,9 +271,9 @@ fn read_format(raw: &RawValue) -> Result<Option<Format<'_>>, ConvertError> {
 
 /// Reads `reasoning_effort`, and the equivalents of llama.cpp and vLLM.
 fn read_thinking(fields: &mut Fields<'_>) -> Result<Thinking, ConvertError> {
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
     struct TemplateArguments {
-        #[serde(default)]
         enable_thinking: Option<bool>,
     }
     // OpenAI's own field first; the other one is an extension of vLLM and SGLang.

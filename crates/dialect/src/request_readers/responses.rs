@@ -91,14 +91,14 @@ fn fill_thinking_and_format<'a>(
     conversation: &mut Conversation<'a>,
     fields: &mut Fields<'a>,
 ) -> Result<(), ConvertError> {
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
+    #[serde(default)]
     struct Reasoning {
-        #[serde(default)]
         effort: Option<Effort>,
     }
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
+    #[serde(default, bound(deserialize = "'de: 'a"))]
     struct TextField<'a> {
-        #[serde(default, borrow)]
         format: Option<&'a RawValue>,
     }
     #[derive(Deserialize)]

@@ -14,53 +14,44 @@ use crate::json_end::JsonEnd;
 use crate::limits::{MAX_CALLS, MAX_NAME};
 use crate::piece::{Channel, Halves, Piece};
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Choice<'a> {
-    #[serde(default)]
     index: Option<Count>,
-    #[serde(default, borrow, alias = "message")]
+    #[serde(alias = "message")]
     delta: Option<Delta<'a>>,
-    #[serde(default, borrow)]
     finish_reason: Option<Text<'a>>,
-    #[serde(default, borrow)]
     logprobs: Option<ChatLogprobs<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct ChatLogprobs<'a> {
-    #[serde(default, borrow)]
     content: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Delta<'a> {
-    #[serde(default, borrow)]
     content: Option<Content<'a>>,
-    #[serde(default, borrow)]
     reasoning_content: Option<Content<'a>>,
-    #[serde(default, borrow)]
     reasoning: Option<Content<'a>>,
-    #[serde(default, borrow)]
     refusal: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     tool_calls: Option<Vec<CallDelta<'a>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct CallDelta<'a> {
-    #[serde(default)]
     index: Option<Count>,
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     function: Option<FunctionDelta<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct FunctionDelta<'a> {
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     arguments: Option<Arguments<'a>>,
 }
 

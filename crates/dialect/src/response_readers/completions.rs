@@ -11,26 +11,21 @@ use crate::event::Event;
 use crate::json::{Fields, List, Text, text_of};
 use crate::piece::{Channel, Halves, Piece};
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Choice<'a> {
-    #[serde(default)]
     index: Option<Count>,
-    #[serde(default, borrow)]
     text: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     finish_reason: Option<Text<'a>>,
-    #[serde(default, borrow)]
     logprobs: Option<&'a RawValue>,
 }
 
 /// The probabilities of tokens as parallel lists.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct SideBySide<'a> {
-    #[serde(default, borrow)]
     tokens: Vec<Text<'a>>,
-    #[serde(default, borrow)]
     token_logprobs: Vec<Option<&'a RawValue>>,
-    #[serde(default, borrow)]
     top_logprobs: Option<Vec<Option<Fields<'a>>>>,
 }
 

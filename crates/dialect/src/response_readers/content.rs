@@ -25,13 +25,11 @@ impl Default for Content<'_> {
 /// A chunk of a content. Chunks without text, such as references and images, have no equivalent for
 /// a converted client.
 #[derive(Debug, Default, serde::Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 pub(super) struct Chunk<'a> {
-    #[serde(default, borrow)]
     pub(super) text: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     pub(super) refusal: Option<Piece<'a>>,
     /// The model's thinking: a string, or chunks again.
-    #[serde(default, borrow)]
     pub(super) thinking: Option<Box<Content<'a>>>,
 }
 

@@ -38,11 +38,10 @@ struct Data<'a> {
 }
 
 /// The message at the start of a stream.
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Head<'a> {
-    #[serde(default)]
     usage: Option<AnthropicUsage>,
-    #[serde(default, borrow)]
     stop_reason: Option<Text<'a>>,
 }
 
@@ -64,31 +63,23 @@ struct Block<'a> {
     input: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Delta<'a> {
-    #[serde(default, borrow)]
     text: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     thinking: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     signature: Option<Text<'a>>,
-    #[serde(default, borrow)]
     partial_json: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     stop_reason: Option<Text<'a>>,
-    #[serde(default, borrow)]
     stop_sequence: Option<Text<'a>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct AnthropicUsage {
-    #[serde(default)]
     input_tokens: Option<Count>,
-    #[serde(default)]
     cache_read_input_tokens: Option<Count>,
-    #[serde(default)]
     cache_creation_input_tokens: Option<Count>,
-    #[serde(default)]
     output_tokens: Option<Count>,
 }
 

@@ -16,41 +16,28 @@ use crate::json::{Text, text_of};
 use crate::limits::MAX_CALLS;
 use crate::piece::{Channel, Halves, Piece};
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct OllamaLine<'a> {
-    #[serde(default, borrow)]
     message: Option<LineMessage<'a>>,
-    #[serde(default, borrow)]
     response: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     thinking: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     logprobs: Option<&'a RawValue>,
-    #[serde(default)]
     done: bool,
-    #[serde(default, borrow)]
     done_reason: Option<Text<'a>>,
-    #[serde(default)]
     load_duration: Option<Count>,
-    #[serde(default)]
     prompt_eval_count: Option<Count>,
-    #[serde(default)]
     prompt_eval_duration: Option<Count>,
-    #[serde(default)]
     eval_count: Option<Count>,
-    #[serde(default)]
     eval_duration: Option<Count>,
-    #[serde(default, borrow)]
     error: Option<&'a RawValue>,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct LineMessage<'a> {
-    #[serde(default, borrow)]
     content: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     thinking: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     tool_calls: Option<Vec<LineCall<'a>>>,
 }
 

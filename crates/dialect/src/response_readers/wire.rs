@@ -51,27 +51,24 @@ impl<'de> Deserialize<'de> for Count {
 }
 
 /// OpenAI's `usage`.
-#[derive(Debug, serde::Deserialize)]
+#[derive(Default, Debug, serde::Deserialize)]
+#[serde(default)]
 pub(crate) struct OpenAiUsage {
-    #[serde(default)]
     prompt_tokens: Option<Count>,
-    #[serde(default)]
     completion_tokens: Option<Count>,
-    #[serde(default)]
     prompt_tokens_details: Option<PromptDetails>,
-    #[serde(default)]
     completion_tokens_details: Option<OutputDetails>,
 }
 
-#[derive(Debug, serde::Deserialize)]
+#[derive(Default, Debug, serde::Deserialize)]
+#[serde(default)]
 struct PromptDetails {
-    #[serde(default)]
     cached_tokens: Option<Count>,
 }
 
-#[derive(Debug, serde::Deserialize)]
+#[derive(Default, Debug, serde::Deserialize)]
+#[serde(default)]
 struct OutputDetails {
-    #[serde(default)]
     reasoning_tokens: Option<Count>,
 }
 
@@ -88,17 +85,13 @@ impl From<OpenAiUsage> for TokenUsage {
 }
 
 /// llama.cpp's `timings`.
-#[derive(Debug, serde::Deserialize)]
+#[derive(Default, Debug, serde::Deserialize)]
+#[serde(default)]
 pub(super) struct LlamaTimings {
-    #[serde(default)]
     cache_n: Option<Count>,
-    #[serde(default)]
     prompt_n: Option<Count>,
-    #[serde(default)]
     prompt_ms: Option<f64>,
-    #[serde(default)]
     predicted_n: Option<Count>,
-    #[serde(default)]
     predicted_ms: Option<f64>,
 }
 

@@ -8,32 +8,22 @@ use crate::error::ConvertError;
 use crate::image;
 use crate::json::{Object, Text, is_object, is_string};
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
 struct Item<'a> {
-    #[serde(default, rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Option<Text<'a>>,
-    #[serde(default, borrow)]
     role: Option<Text<'a>>,
-    #[serde(default, borrow)]
     content: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     summary: Option<Vec<ItemPart<'a>>>,
-    #[serde(default, borrow)]
     call_id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     namespace: Option<Text<'a>>,
-    #[serde(default, borrow)]
     arguments: Option<Text<'a>>,
-    #[serde(default, borrow)]
     input: Option<Text<'a>>,
-    #[serde(default, borrow)]
     output: Option<&'a RawValue>,
     /// The action of a shell call.
-    #[serde(default, borrow)]
     action: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
 }
 
