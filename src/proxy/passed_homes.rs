@@ -6,7 +6,7 @@ use penstock_core::routing::KeptHome;
 use serde::{Deserialize, Serialize};
 
 use crate::proxy::Proxy;
-use crate::proxy::passed_ids::identity_of;
+use crate::proxy::passed_ids::{backends_of, identity_of};
 
 /// The homes of sessions, and their backends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,11 +37,7 @@ impl Proxy {
     pub fn restore_homes(&self, remembered: &RememberedHomes) -> usize {
         let generation = self.generation();
         let topology = generation.fleet.topology();
-        let find = |identity: &[String; 3]| {
-            let mut all = topology.backends.iter();
-            all.find(|backend| identity_of(backend) == *identity).map(|backend| backend.state.id)
-        };
-        let found: Vec<Option<BackendId>> = remembered.backends.iter().map(find).collect();
+        let found = backends_of(&remembered.backends, &topology);
         let limit = generation.config.limits.session_homes;
         if self.homes.room(limit) != remembered.room {
             // Another limit puts sessions into other slots: they find new homes.

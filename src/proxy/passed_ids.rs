@@ -2,7 +2,7 @@
 //! process must know their backends and owners. It gets the known ids when it takes over, and
 //! afterwards those that the old process learns from the requests that it still serves.
 
-use penstock_core::fleet::{Backend, BackendId};
+use penstock_core::fleet::{Backend, BackendId, Topology};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -64,11 +64,7 @@ impl Proxy {
     pub fn restore_ids(&self, ids: &RememberedIds) -> usize {
         let generation = self.generation();
         let topology = generation.fleet.topology();
-        let find = |identity: &[String; 3]| {
-            topology.backends.iter().find(|backend| identity_of(backend) == *identity)
-        };
-        let found: Vec<Option<BackendId>> =
-            ids.backends.iter().map(|one| Some(find(one)?.state.id)).collect();
+        let found = backends_of(&ids.backends, &topology);
         let limit = generation.config.limits.response_ids;
         let mut restored = 0;
         for (id, backend, owner) in &ids.ids {
@@ -96,6 +92,15 @@ impl Proxy {
         }
         described
     }
+}
+
+/// Returns the backends with these identities, as far as they are known here.
+pub(crate) fn backends_of(identities: &[[String; 3]], fleet: &Topology) -> Vec<Option<BackendId>> {
+    let find = |identity: &[String; 3]| {
+        let found = fleet.backends.iter().find(|backend| identity_of(backend) == *identity)?;
+        Some(found.state.id)
+    };
+    identities.iter().map(find).collect()
 }
 
 /// The identity of a backend across processes: name, URL and engine.
