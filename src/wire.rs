@@ -5,9 +5,11 @@
 pub(crate) mod body_budget;
 pub mod chunked;
 pub(crate) mod content_decoder;
+mod forward_writes;
 pub(crate) mod long_work;
 mod read;
 
+pub(crate) use forward_writes::forward_writes;
 pub(crate) use read::poll_read_into;
 
 use http::header::HeaderName;

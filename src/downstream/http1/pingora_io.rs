@@ -14,6 +14,7 @@ use pingora::protocols::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::GuardedStream;
+use crate::wire::forward_writes;
 
 impl AsyncRead for GuardedStream {
     fn poll_read(
@@ -26,29 +27,7 @@ impl AsyncRead for GuardedStream {
 }
 
 impl AsyncWrite for GuardedStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.inner.lock().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0.inner.lock().stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.0.inner.lock().stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0.inner.lock().stream).poll_flush(cx)
-    }
+    forward_writes!(self => self.0.inner.lock().stream);
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0.inner.lock().stream).poll_shutdown(cx)

@@ -34,7 +34,7 @@ use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::wire::HTTP2_PREFACE;
+use crate::wire::{HTTP2_PREFACE, forward_writes};
 
 /// The head of a frame (RFC 9113 §4.1): 24 bits of length, a type, flags, 32 bits of stream.
 const FRAME_HEAD: usize = 9;
@@ -124,29 +124,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WatchedStream<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for WatchedStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
+    forward_writes!(self mut => self.stream);
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
