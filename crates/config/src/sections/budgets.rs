@@ -53,9 +53,7 @@ impl Setting for BudgetPeriod {
     type Value = Self;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-        const EXPECTED: &str = "day, week, month, or a duration from 1m to 366d";
-        let text = reader.scalar(node, EXPECTED)?;
-        match text {
+        reader.parse(node, "day, week, month, or a duration from 1m to 366d", |text| match text {
             "day" => Some(Self::Day),
             "week" => Some(Self::Week),
             "month" => Some(Self::Month),
@@ -64,13 +62,9 @@ impl Setting for BudgetPeriod {
                 let of_days = days.and_then(|days| days.checked_mul(24 * 3600));
                 let of_units = || penstock_api::units::parse_duration(other).ok();
                 let duration = of_days.map(Duration::from_secs).or_else(of_units);
-                let duration = duration.filter(|duration| ROLLING.contains(duration));
-                match duration {
-                    Some(duration) => Some(Self::Rolling(duration)),
-                    None => reader.refuse_value(node, other, EXPECTED),
-                }
+                duration.filter(|duration| ROLLING.contains(duration)).map(Self::Rolling)
             }
-        }
+        })
     }
 
     fn dump(value: &Self) -> Dump {
@@ -105,17 +99,14 @@ impl Setting for Percentage {
     type Value = f64;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<f64> {
-        const EXPECTED: &str = "a share such as 75% or 0.75";
-        let text = reader.scalar(node, EXPECTED)?;
-        let (number, of) = match text.strip_suffix('%') {
-            Some(number) => (number, 100.0),
-            None => (text, 1.0),
-        };
-        let share = number.trim().parse::<f64>().ok().map(|number| number / of);
-        match share.filter(|share| (0.0..=1.0).contains(share)) {
-            Some(share) => Some(share),
-            None => reader.refuse_value(node, text, EXPECTED),
-        }
+        reader.parse(node, "a share such as 75% or 0.75", |text| {
+            let (number, of) = match text.strip_suffix('%') {
+                Some(number) => (number, 100.0),
+                None => (text, 1.0),
+            };
+            let share = number.trim().parse::<f64>().ok()? / of;
+            (0.0..=1.0).contains(&share).then_some(share)
+        })
     }
 
     fn dump(value: &f64) -> Dump {

@@ -53,10 +53,8 @@ impl Setting for TokenAlgorithm {
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
         // Letter for letter, as in tokens.
         let text = reader.scalar(node, "the name of an algorithm")?;
-        match Self::ALL.iter().find(|algorithm| algorithm.name() == text) {
-            Some(algorithm) => Some(*algorithm),
-            None => reader.refuse_name(node, text, Self::names()),
-        }
+        let found = Self::ALL.iter().find(|algorithm| algorithm.name() == text).copied();
+        found.or_else(|| reader.refuse_name(node, text, Self::names()))
     }
 
     fn dump(value: &Self) -> Dump {

@@ -197,13 +197,10 @@ impl Setting for Permissions {
     type Value = u32;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<u32> {
-        const EXPECTED: &str = "permissions in octal such as \"0660\"";
-        let text = reader.scalar(node, EXPECTED)?;
-        let digits = text.trim().trim_start_matches("0o");
-        match u32::from_str_radix(digits, 8) {
-            Ok(mode) if mode <= 0o777 => Some(mode),
-            Ok(_) | Err(_) => reader.refuse_value(node, text, EXPECTED),
-        }
+        reader.parse(node, "permissions in octal such as \"0660\"", |text| {
+            let digits = text.trim().trim_start_matches("0o");
+            u32::from_str_radix(digits, 8).ok().filter(|mode| *mode <= 0o777)
+        })
     }
 
     fn dump(value: &u32) -> Dump {

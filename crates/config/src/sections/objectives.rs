@@ -49,11 +49,9 @@ impl Setting for Priority {
     type Value = i32;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<i32> {
-        let given = reader.scalar(node, "a whole number from -100 to 100")?;
-        match given.parse() {
-            Ok(priority) if (-MAX_PRIORITY..=MAX_PRIORITY).contains(&priority) => Some(priority),
-            _ => reader.refuse_value(node, given, "a whole number from -100 to 100"),
-        }
+        reader.parse(node, "a whole number from -100 to 100", |text| {
+            text.parse().ok().filter(|one| (-MAX_PRIORITY..=MAX_PRIORITY).contains(one))
+        })
     }
 
     fn dump(value: &i32) -> Dump {

@@ -72,12 +72,9 @@ impl Setting for Amount {
     type Value = f64;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<f64> {
-        const EXPECTED: &str = "a price, 0 or more";
-        let text = reader.scalar(node, EXPECTED)?;
-        match text.parse::<f64>() {
-            Ok(amount) if amount.is_finite() && amount >= 0.0 => Some(amount),
-            Ok(_) | Err(_) => reader.refuse_value(node, text, EXPECTED),
-        }
+        reader.parse(node, "a price, 0 or more", |text| {
+            text.parse().ok().filter(|amount: &f64| amount.is_finite() && *amount >= 0.0)
+        })
     }
 
     fn dump(value: &f64) -> Dump {

@@ -63,11 +63,7 @@ impl Setting for TrustedProxy {
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
         const EXPECTED: &str = "an address, a network such as 10.0.0.0/8, or unix";
-        let text = reader.scalar(node, EXPECTED)?;
-        match parse(text.trim()) {
-            Some(proxy) => Some(proxy),
-            None => reader.refuse_value(node, text, EXPECTED),
-        }
+        reader.parse(node, EXPECTED, |text| parse(text.trim()))
     }
 
     fn dump(value: &Self) -> Dump {

@@ -16,10 +16,7 @@ impl Setting for TierNumber {
     type Value = Tier;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Tier> {
-        const EXPECTED: &str = "a tier from 1 to 5";
-        let text = reader.scalar(node, EXPECTED)?;
-        let tier = text.parse().ok().and_then(Tier::new);
-        tier.or_else(|| reader.refuse_value(node, text, EXPECTED))
+        reader.parse(node, "a tier from 1 to 5", |text| Tier::new(text.parse().ok()?))
     }
 
     fn dump(value: &Tier) -> Dump {

@@ -29,11 +29,7 @@ impl<R: TextRule> Setting for Checked<R> {
     type Value = String;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        let text = reader.scalar(node, R::EXPECTED)?;
-        if !R::accepts(text) {
-            return reader.refuse_value(node, text, R::EXPECTED);
-        }
-        Some(text.to_owned())
+        reader.parse(node, R::EXPECTED, |text| R::accepts(text).then(|| text.to_owned()))
     }
 
     fn dump(value: &String) -> Dump {

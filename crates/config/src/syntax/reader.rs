@@ -96,6 +96,17 @@ impl Reader {
         self.refuse(node, |key| Problem::WrongKind { key, found, expected })
     }
 
+    /// Reads a scalar by `parse`; refuses a text that this does not accept.
+    pub(crate) fn parse<T>(
+        &mut self,
+        node: &Node,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let text = self.scalar(node, expected)?;
+        parse(text).or_else(|| self.refuse_value(node, text, expected))
+    }
+
     /// The text of a scalar; refuses other nodes.
     pub(crate) fn scalar<'a>(&mut self, node: &'a Node, expected: &str) -> Option<&'a str> {
         match &node.content {

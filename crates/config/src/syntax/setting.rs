@@ -124,10 +124,7 @@ macro_rules! choice_setting {
                 reader: &mut $crate::syntax::reader::Reader,
             ) -> Option<Self> {
                 let text = reader.scalar(node, "a name")?;
-                match Self::from_name(text) {
-                    Some(value) => Some(value),
-                    None => reader.refuse_name(node, text, Self::names()),
-                }
+                Self::from_name(text).or_else(|| reader.refuse_name(node, text, Self::names()))
             }
 
             fn dump(value: &Self) -> $crate::syntax::dump::Dump {

@@ -85,8 +85,7 @@ impl Setting for UnixTime {
     type Value = Self;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-        let text = reader.scalar(node, EXPECTED)?;
-        Self::parse(text).or_else(|| reader.refuse_value(node, text, EXPECTED))
+        reader.parse(node, EXPECTED, Self::parse)
     }
 
     fn dump(value: &Self) -> Dump {

@@ -93,12 +93,7 @@ impl Setting for bool {
     type Value = Self;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-        let text = reader.scalar(node, "true or false")?;
-        match text.to_ascii_lowercase().as_str() {
-            "true" => Some(true),
-            "false" => Some(false),
-            _ => reader.refuse_value(node, text, "true or false"),
-        }
+        reader.parse(node, "true or false", |text| text.to_ascii_lowercase().parse().ok())
     }
 
     fn dump(value: &Self) -> Dump {
@@ -117,12 +112,9 @@ impl Setting for Share {
     type Value = f64;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<f64> {
-        const EXPECTED: &str = "a number from 0 to 1";
-        let text = reader.scalar(node, EXPECTED)?;
-        match text.parse::<f64>() {
-            Ok(share) if (0.0..=1.0).contains(&share) => Some(share),
-            Ok(_) | Err(_) => reader.refuse_value(node, text, EXPECTED),
-        }
+        reader.parse(node, "a number from 0 to 1", |text| {
+            text.parse().ok().filter(|share| (0.0..=1.0).contains(share))
+        })
     }
 
     fn dump(value: &f64) -> Dump {
@@ -212,12 +204,9 @@ impl Setting for PerSecond {
     type Value = ByteSize;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<ByteSize> {
-        const EXPECTED: &str = "a size per second such as 1KiB/s";
-        let text = reader.scalar(node, EXPECTED)?;
-        match text.trim().strip_suffix("/s").map(str::parse) {
-            Some(Ok(size)) => Some(size),
-            Some(Err(_)) | None => reader.refuse_value(node, text, EXPECTED),
-        }
+        reader.parse(node, "a size per second such as 1KiB/s", |text| {
+            text.trim().strip_suffix("/s")?.parse().ok()
+        })
     }
 
     fn dump(value: &ByteSize) -> Dump {
@@ -233,12 +222,9 @@ impl Setting for SocketAddr {
     type Value = Self;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
-        const EXPECTED: &str = "an IP address and port such as 0.0.0.0:8080 or [::]:8080";
-        let text = reader.scalar(node, EXPECTED)?;
-        match text.trim().parse() {
-            Ok(address) => Some(address),
-            Err(_) => reader.refuse_value(node, text, EXPECTED),
-        }
+        reader.parse(node, "an IP address and port such as 0.0.0.0:8080 or [::]:8080", |text| {
+            text.trim().parse().ok()
+        })
     }
 
     fn dump(value: &Self) -> Dump {
@@ -332,18 +318,15 @@ impl Setting for DnsName {
     type Value = String;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<String> {
-        const EXPECTED: &str = "a DNS name such as _http._tcp.engines.example";
-        let text = reader.scalar(node, EXPECTED)?;
-        let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
-        // 63 and 253 bytes are the limits of DNS (RFC 1035, 2.3.4).
-        let is_label = |label: &str| {
-            (1..=63).contains(&label.len())
-                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-        };
-        if name.len() > 253 || !name.split('.').all(is_label) {
-            return reader.refuse_value(node, text, EXPECTED);
-        }
-        Some(name)
+        reader.parse(node, "a DNS name such as _http._tcp.engines.example", |text| {
+            let name = text.trim().trim_end_matches('.').to_ascii_lowercase();
+            // 63 and 253 bytes are the limits of DNS (RFC 1035, 2.3.4).
+            let is_label = |label: &str| {
+                let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+                (1..=63).contains(&label.len()) && label.bytes().all(is_fit)
+            };
+            (name.len() <= 253 && name.split('.').all(is_label)).then_some(name)
+        })
     }
 
     fn dump(value: &String) -> Dump {
