@@ -6,7 +6,6 @@ use crate::syntax::document::Node;
 use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
-use crate::syntax::shape::Shape;
 use crate::syntax::values::Share;
 
 section! {
@@ -58,9 +57,5 @@ impl Setting for LogTarget {
             Self::Stdout => Dump::text("stdout"),
             Self::File(path) => Dump::text(&path.to_string_lossy()),
         }
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
     }
 }

@@ -59,10 +59,6 @@ impl Setting for EngineRow {
     fn dump(value: &Self) -> Dump {
         Dump::text(&value.name())
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 choice! {

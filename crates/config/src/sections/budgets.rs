@@ -75,10 +75,6 @@ impl Setting for BudgetPeriod {
             Self::Rolling(duration) => penstock_api::units::show_duration(*duration),
         })
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 /// The name of a time zone.

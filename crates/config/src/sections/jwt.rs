@@ -199,10 +199,6 @@ impl Setting for JwksSource {
             Self::File(path) => FilePath::dump(path),
         }
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 /// The issuer of tokens.

@@ -206,8 +206,4 @@ impl Setting for Permissions {
     fn dump(value: &u32) -> Dump {
         Dump::Text(format!("{value:04o}"))
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }

@@ -10,7 +10,6 @@ use crate::syntax::dump::Dump;
 use crate::syntax::errors::{Problem, PromptError};
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::Setting;
-use crate::syntax::shape::Shape;
 
 /// The longest prompt, in bytes.
 // It is sent with every such call, and takes room in the context of the model.
@@ -155,10 +154,6 @@ impl<K: PromptKind> Setting for PromptFile<K> {
 
     fn dump(prompt: &Prompt) -> Dump {
         prompt.file().map_or(Dump::Null, |path| Dump::text(&path.to_string_lossy()))
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
     }
 }
 

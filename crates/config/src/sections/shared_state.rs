@@ -170,10 +170,6 @@ impl Setting for Word {
     fn dump(value: &String) -> Dump {
         Dump::text(value)
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use crate::syntax::dump::Dump;
 use crate::syntax::errors::Problem;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
-use crate::syntax::shape::Shape;
 use crate::syntax::url::BackendUrl;
 use crate::syntax::values::Share;
 
@@ -44,9 +43,5 @@ impl Setting for Collector {
 
     fn dump(value: &BackendUrl) -> Dump {
         Dump::text(&value.to_string())
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
     }
 }

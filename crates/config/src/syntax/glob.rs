@@ -6,7 +6,6 @@ use super::document::Node;
 use super::dump::Dump;
 use super::reader::Reader;
 use super::setting::Setting;
-use super::shape::Shape;
 
 /// A pattern for model names, as in `llama3:*`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,10 +95,6 @@ impl Setting for ModelGlob {
 
     fn dump(value: &Self) -> Dump {
         Dump::text(&value.0)
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
     }
 }
 

@@ -100,10 +100,6 @@ impl Setting for InlineSecret {
             _ => Dump::Null,
         }
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 /// A secret in a separate file; the path is relative to the configuration's directory.
@@ -137,10 +133,6 @@ impl Setting for SecretFile {
             Some(path) => Dump::text(&path.to_string_lossy()),
             None => Dump::Null,
         }
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
     }
 }
 

@@ -27,8 +27,10 @@ pub(crate) trait Setting {
     /// The value as YAML.
     fn dump(value: &Self::Value) -> Dump;
 
-    /// The allowed values.
-    fn shape() -> Shape;
+    /// The allowed values; any text unless the codec says otherwise.
+    fn shape() -> Shape {
+        Shape::text()
+    }
 }
 
 /// A mapping with a fixed set of keys.

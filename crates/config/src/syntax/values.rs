@@ -251,10 +251,6 @@ impl Setting for String {
     fn dump(value: &Self) -> Dump {
         Dump::text(value)
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 /// The path of a file, relative to the configuration's directory.
@@ -272,10 +268,6 @@ impl Setting for FilePath {
 
     fn dump(value: &PathBuf) -> Dump {
         if value.as_os_str().is_empty() { Dump::Null } else { Dump::text(&value.to_string_lossy()) }
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
     }
 }
 
@@ -305,10 +297,6 @@ impl Setting for Name {
     fn dump(value: &String) -> Dump {
         Dump::text(value)
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 /// A name that DNS can look up, in lower case and without a dot at its end.
@@ -332,10 +320,6 @@ impl Setting for DnsName {
     fn dump(value: &String) -> Dump {
         Dump::text(value)
     }
-
-    fn shape() -> Shape {
-        Shape::text()
-    }
 }
 
 /// The address of a DNS server; port 53 unless given.
@@ -354,9 +338,5 @@ impl Setting for NameServer {
 
     fn dump(value: &SocketAddr) -> Dump {
         Dump::Text(value.to_string())
-    }
-
-    fn shape() -> Shape {
-        Shape::text()
     }
 }
