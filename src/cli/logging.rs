@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(of(LogLevel::Info), "info,pingora=warn,pingora_load_balancing=error");
         assert_eq!(of(LogLevel::Error), "error");
         for level in LogLevel::ALL {
-            assert!(EnvFilter::try_new(of(*level)).is_ok());
+            assert!(EnvFilter::try_new(of(level)).is_ok());
         }
     }
 }

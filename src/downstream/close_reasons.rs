@@ -3,35 +3,20 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The reason why a client connection was closed without a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CloseReason {
-    /// The TLS handshake failed.
-    Tls,
-    /// The PROXY header of a trusted proxy was missing or malformed.
-    ProxyHeader,
-    /// No HTTP within `limits.header_timeout`.
-    TooSlow,
-    /// A violation of HTTP/2 or of `limits.http2`.
-    Http2,
-    /// The client had presented a certificate, and a reload removed a CA from the listener's
-    /// `client_ca`.
-    CaRevoked,
-}
-
-impl CloseReason {
-    pub const ALL: [Self; 5] =
-        [Self::Tls, Self::ProxyHeader, Self::TooSlow, Self::Http2, Self::CaRevoked];
-
-    /// The label value in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Tls => "tls",
-            Self::ProxyHeader => "proxy_header",
-            Self::TooSlow => "too_slow",
-            Self::Http2 => "http2",
-            Self::CaRevoked => "ca_revoked",
-        }
+penstock_api::named! {
+    /// The reason why a client connection was closed without a response.
+    pub enum CloseReason {
+        /// The TLS handshake failed.
+        Tls = "tls",
+        /// The PROXY header of a trusted proxy was missing or malformed.
+        ProxyHeader = "proxy_header",
+        /// No HTTP within `limits.header_timeout`.
+        TooSlow = "too_slow",
+        /// A violation of HTTP/2 or of `limits.http2`.
+        Http2 = "http2",
+        /// The client had presented a certificate, and a reload removed a CA from the listener's
+        /// `client_ca`.
+        CaRevoked = "ca_revoked",
     }
 }
 

@@ -24,32 +24,23 @@ const MIN_ROOM: usize = 1024;
 /// consist of one word.
 const ANY_RATIO: usize = 1 << 20;
 
-/// The result of decoding a body.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum DecodeResult {
-    Decoded,
-    /// The body does not match its coding.
-    Malformed,
-    /// The body exceeds the limit of a body, or of all bodies together.
-    TooLarge,
+penstock_api::named! {
+    /// The result of decoding a body.
+    enum DecodeResult {
+        Decoded = "decoded",
+        /// The body does not match its coding.
+        Malformed = "malformed",
+        /// The body exceeds the limit of a body, or of all bodies together.
+        TooLarge = "too_large",
+    }
 }
 
 impl DecodeResult {
-    const ALL: [Self; 3] = [Self::Decoded, Self::Malformed, Self::TooLarge];
-
     fn of(decoded: &Result<HeldBody, BodyError>) -> Self {
         match decoded {
             Ok(_) => Self::Decoded,
             Err(BodyError::NotDecoded { .. }) => Self::Malformed,
             Err(_) => Self::TooLarge,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Decoded => "decoded",
-            Self::Malformed => "malformed",
-            Self::TooLarge => "too_large",
         }
     }
 }

@@ -1,13 +1,14 @@
 //! The content codings of request bodies (RFC 9110 §8.4): their names, and the selection by the
 //! fields of a request.
 
-/// A content coding that bodies are decoded from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ContentCoding {
-    Gzip,
-    Deflate,
-    Brotli,
-    Zstd,
+crate::named! {
+    /// A content coding that bodies are decoded from.
+    pub enum ContentCoding {
+        Gzip = "gzip",
+        Deflate = "deflate",
+        Brotli = "br",
+        Zstd = "zstd",
+    }
 }
 
 /// The reason why the fields of a request name no coding that its body can be decoded from.
@@ -25,19 +26,6 @@ pub const ACCEPTED: &str = "gzip, deflate, br, zstd";
 const MAX_QUOTED: usize = 64;
 
 impl ContentCoding {
-    /// All codings, in the order of their position.
-    pub const ALL: [Self; 4] = [Self::Gzip, Self::Deflate, Self::Brotli, Self::Zstd];
-
-    /// The name in header fields.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Gzip => "gzip",
-            Self::Deflate => "deflate",
-            Self::Brotli => "br",
-            Self::Zstd => "zstd",
-        }
-    }
-
     /// Reads the values of `content-encoding` fields. Returns `None` for a body that is not
     /// encoded: no field, an empty one, or `identity`.
     ///

@@ -28,32 +28,20 @@ pub(super) const ADAPTERS: &[(Adapter, &str)] = &[
     (Adapter::Absent, "absent"),
 ];
 
-/// The reliability of a backend's telemetry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Standing {
-    /// Never scraped; not the same as idle.
-    #[default]
-    Unknown,
-    /// The last sample is at most three intervals old.
-    Fresh,
-    /// The last sample is older: only our own counts are used.
-    Stale,
-    /// The last sample is older than that and than two seconds, and the last scrape failed: not a
-    /// candidate while another backend's telemetry is fresh.
-    Failing,
-}
-
-impl Standing {
-    pub const ALL: [Self; 4] = [Self::Unknown, Self::Fresh, Self::Stale, Self::Failing];
-
-    /// Its name in JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Fresh => "fresh",
-            Self::Stale => "stale",
-            Self::Failing => "failing",
-        }
+penstock_api::named! {
+    /// The reliability of a backend's telemetry.
+    #[derive(Default)]
+    pub enum Standing {
+        /// Never scraped; not the same as idle.
+        #[default]
+        Unknown = "unknown",
+        /// The last sample is at most three intervals old.
+        Fresh = "fresh",
+        /// The last sample is older: only our own counts are used.
+        Stale = "stale",
+        /// The last sample is older than that and than two seconds, and the last scrape failed:
+        /// not a candidate while another backend's telemetry is fresh.
+        Failing = "failing",
     }
 }
 

@@ -127,28 +127,15 @@ impl DatabaseError {
     }
 }
 
-/// The kinds of failures that are counted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FailureKind {
-    /// Another process holds the lock.
-    Locked,
-    /// The disk is full.
-    Full,
-    /// Anything else: no permission, no folder, an I/O error.
-    Unavailable,
-}
-
-impl FailureKind {
-    /// Every kind, in the order of the metric's samples.
-    pub(super) const ALL: [Self; 3] = [Self::Locked, Self::Full, Self::Unavailable];
-
-    /// The value of the metric's label.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Locked => "locked",
-            Self::Full => "full",
-            Self::Unavailable => "unavailable",
-        }
+penstock_api::named! {
+    /// The kinds of failures that are counted.
+    pub(super) enum FailureKind {
+        /// Another process holds the lock.
+        Locked = "locked",
+        /// The disk is full.
+        Full = "full",
+        /// Anything else: no permission, no folder, an I/O error.
+        Unavailable = "unavailable",
     }
 }
 

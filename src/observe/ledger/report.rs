@@ -10,30 +10,19 @@ use serde_json::{Map, Value, json};
 use super::counts::Counts;
 use super::database::{DatabaseError, FILE, spent_since, to_u64};
 
-/// A dimension by which rows are grouped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dimension {
-    /// The day in UTC.
-    Day,
-    Model,
-    Backend,
-    /// The name of the client's key.
-    Key,
+penstock_api::named! {
+    /// A dimension by which rows are grouped.
+    pub enum Dimension {
+        /// The day in UTC.
+        Day = "day",
+        Model = "model",
+        Backend = "backend",
+        /// The name of the client's key.
+        Key = "key",
+    }
 }
 
 impl Dimension {
-    pub const ALL: [Self; 4] = [Self::Day, Self::Model, Self::Backend, Self::Key];
-
-    /// Returns the name of the dimension.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Day => "day",
-            Self::Model => "model",
-            Self::Backend => "backend",
-            Self::Key => "key",
-        }
-    }
-
     /// Returns the dimension called `name`.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.name() == name)

@@ -94,48 +94,23 @@ pub struct Charge {
     line: usize,
 }
 
-/// The reason why a request no longer waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueueEnd {
-    /// It went to a backend.
-    Served,
-    /// The maximum wait has passed.
-    TimedOut,
-    /// Its objective can no longer be met, and it is sheddable.
-    Late,
-    /// It was evicted from a full queue by a request of higher priority, or of an owner with fewer
-    /// requests there.
-    Displaced,
-    /// It found the queue full.
-    Full,
-    ClientLeft,
-    /// It can no longer be served: its model is gone, for example.
-    Refused,
-}
-
-impl QueueEnd {
-    /// All variants, in the order of their counters.
-    pub const ALL: [Self; 7] = [
-        Self::Served,
-        Self::TimedOut,
-        Self::Late,
-        Self::Displaced,
-        Self::Full,
-        Self::ClientLeft,
-        Self::Refused,
-    ];
-
-    /// The name in metrics.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Served => "served",
-            Self::TimedOut => "timed_out",
-            Self::Late => "late",
-            Self::Displaced => "displaced",
-            Self::Full => "full",
-            Self::ClientLeft => "client_left",
-            Self::Refused => "refused",
-        }
+penstock_api::named! {
+    /// The reason why a request no longer waits.
+    pub enum QueueEnd {
+        /// It went to a backend.
+        Served = "served",
+        /// The maximum wait has passed.
+        TimedOut = "timed_out",
+        /// Its objective can no longer be met, and it is sheddable.
+        Late = "late",
+        /// It was evicted from a full queue by a request of higher priority, or of an owner with
+        /// fewer requests there.
+        Displaced = "displaced",
+        /// It found the queue full.
+        Full = "full",
+        ClientLeft = "client_left",
+        /// It can no longer be served: its model is gone, for example.
+        Refused = "refused",
     }
 }
 

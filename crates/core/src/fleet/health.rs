@@ -15,32 +15,21 @@ use std::time::Duration;
 use penstock_api::units::Timestamp;
 use penstock_config::HealthConfig;
 
-/// The state of a backend as shown in `/fleet`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Health {
-    Unknown,
-    Healthy,
-    Unhealthy,
-    /// An operator drains it: no new requests.
-    Draining,
+penstock_api::named! {
+    /// The state of a backend as shown in `/fleet`.
+    #[repr(u8)]
+    pub enum Health {
+        Unknown = "unknown",
+        Healthy = "healthy",
+        Unhealthy = "unhealthy",
+        /// An operator drains it: no new requests.
+        Draining = "draining",
+    }
 }
 
 impl Health {
-    /// The name in `/fleet` and in messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unknown => "unknown",
-            Self::Healthy => "healthy",
-            Self::Unhealthy => "unhealthy",
-            Self::Draining => "draining",
-        }
-    }
-
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Unknown, Self::Healthy, Self::Unhealthy, Self::Draining]
-            .into_iter()
-            .find(|state| state.name() == name)
+        Self::ALL.into_iter().find(|state| state.name() == name)
     }
 }
 

@@ -13,28 +13,15 @@ use crate::fleet::{BackendSet, Health, Serving, Topology};
 /// The number of drafts of an ensemble, and the most critiques: one per draft.
 pub const DRAFTS: usize = 3;
 
-/// The stage of an ensemble that a call belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EnsembleStage {
-    /// A response to the client's request that the client does not get.
-    Draft,
-    /// The strengths and weaknesses of a draft.
-    Critique,
-    /// The response that the client gets.
-    Final,
-}
-
-impl EnsembleStage {
-    /// Every stage, in order.
-    pub const ALL: [Self; 3] = [Self::Draft, Self::Critique, Self::Final];
-
-    /// Its name in logs, metrics and plans.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Draft => "draft",
-            Self::Critique => "critique",
-            Self::Final => "final",
-        }
+penstock_api::named! {
+    /// The stage of an ensemble that a call belongs to.
+    pub enum EnsembleStage {
+        /// A response to the client's request that the client does not get.
+        Draft = "draft",
+        /// The strengths and weaknesses of a draft.
+        Critique = "critique",
+        /// The response that the client gets.
+        Final = "final",
     }
 }
 

@@ -121,7 +121,7 @@ proptest! {
     #[test]
     fn facts_agree_with_a_walk_over_the_tree(
         body in a_body(), dice: u64, operation in prop::sample::select(&OPERATIONS[..]),
-        estimate in prop::sample::select(TokenEstimate::ALL),
+        estimate in prop::sample::select(&TokenEstimate::ALL),
     ) {
         let text = Printer::print(&body, dice);
         let value: Value = serde_json::from_str(&text).unwrap();

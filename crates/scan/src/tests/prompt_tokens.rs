@@ -295,7 +295,7 @@ fn json_length(json: &Json, estimate: TokenEstimate) -> usize {
 proptest! {
     #[test]
     fn tools_have_the_length_that_a_walk_over_them_finds(
-        value in a_value(), dice: u64, estimate in prop::sample::select(TokenEstimate::ALL),
+        value in a_value(), dice: u64, estimate in prop::sample::select(&TokenEstimate::ALL),
     ) {
         let tools = Json::Array(vec![value]);
         let expected = json_length(&tools, estimate) / 4;

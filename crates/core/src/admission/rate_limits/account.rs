@@ -15,24 +15,22 @@ const DAY: u64 = 24 * 3600;
 /// The `Retry-After` of a client with too many requests in flight: the real time cannot be known.
 const SLOT_WAIT: Duration = Duration::from_secs(1);
 
-/// The limits of a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-pub enum LimitKind {
-    /// `requests_per_minute`
-    RequestsPerMinute,
-    /// `tokens_per_minute`
-    TokensPerMinute,
-    /// `tokens_per_day`
-    TokensPerDay,
-    /// `in_flight`
-    InFlight,
+penstock_api::named! {
+    /// The limits of a client.
+    #[repr(u8)]
+    pub enum LimitKind {
+        /// `requests_per_minute`
+        RequestsPerMinute = "requests_per_minute",
+        /// `tokens_per_minute`
+        TokensPerMinute = "tokens_per_minute",
+        /// `tokens_per_day`
+        TokensPerDay = "tokens_per_day",
+        /// `in_flight`
+        InFlight = "in_flight",
+    }
 }
 
 impl LimitKind {
-    pub const ALL: [Self; 4] =
-        [Self::RequestsPerMinute, Self::TokensPerMinute, Self::TokensPerDay, Self::InFlight];
-
     /// The value of this limit; `None` if it is not set.
     pub fn value(self, limits: &RateLimits) -> Option<u64> {
         match self {
@@ -40,16 +38,6 @@ impl LimitKind {
             Self::TokensPerMinute => limits.tokens_per_minute.map(u64::from),
             Self::TokensPerDay => u64::try_from(limits.tokens_per_day?).ok(),
             Self::InFlight => limits.in_flight.map(u64::from),
-        }
-    }
-
-    /// Its key in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::RequestsPerMinute => "requests_per_minute",
-            Self::TokensPerMinute => "tokens_per_minute",
-            Self::TokensPerDay => "tokens_per_day",
-            Self::InFlight => "in_flight",
         }
     }
 }

@@ -2,34 +2,20 @@
 
 use std::time::Duration;
 
-/// The reason for which a breaker opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpenReason {
-    /// Connect failures in a row.
-    Unreachable,
-    /// A larger share of faults than on other backends; concerns a model, not the whole backend.
-    Faults,
-    /// A larger share of requests refused with a 4xx than on other backends; concerns a model.
-    Refusals,
-    /// A health check failed after a fault.
-    HealthCheck,
-    /// The probe of the half-open breaker failed.
-    Probe,
-}
-
-impl OpenReason {
-    pub const ALL: [Self; 5] =
-        [Self::Unreachable, Self::Faults, Self::Refusals, Self::HealthCheck, Self::Probe];
-
-    /// The name in metrics and log lines.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unreachable => "unreachable",
-            Self::Faults => "faults",
-            Self::Refusals => "refusals",
-            Self::HealthCheck => "health_check",
-            Self::Probe => "probe",
-        }
+penstock_api::named! {
+    /// The reason for which a breaker opened.
+    pub enum OpenReason {
+        /// Connect failures in a row.
+        Unreachable = "unreachable",
+        /// A larger share of faults than on other backends; concerns a model, not the whole
+        /// backend.
+        Faults = "faults",
+        /// A larger share of requests refused with a 4xx than on other backends; concerns a model.
+        Refusals = "refusals",
+        /// A health check failed after a fault.
+        HealthCheck = "health_check",
+        /// The probe of the half-open breaker failed.
+        Probe = "probe",
     }
 }
 
