@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use penstock_api::KindCounters;
 use penstock_clock::{now, unix_seconds};
 use penstock_config::{CertificateName, Config, KeyHash, RateLimits, UnixTime};
 use penstock_core::admission::rate_limits::{AddressKey, Caller, KeyUse, LimitTime, RateLimiter};
@@ -84,7 +85,7 @@ pub struct ClientKeys {
     store: Option<Arc<KeyStore>>,
     tokens: Tokens,
     named_by_certificate: AtomicBool,
-    failures: [AtomicU64; KeyFailure::NAMES.len()],
+    failures: KindCounters<{ KeyFailure::NAMES.len() }>,
     /// Refused keys by address.
     by_address: RateLimiter,
     waiting: AtomicUsize,
@@ -100,7 +101,7 @@ impl ClientKeys {
             store,
             tokens: Tokens::new(&config.auth),
             named_by_certificate: AtomicBool::new(are_named(config)),
-            failures: std::array::from_fn(|_| AtomicU64::new(0)),
+            failures: KindCounters::default(),
             by_address: RateLimiter::new(config),
             waiting: AtomicUsize::new(0),
             delayed: AtomicU64::new(0),
@@ -190,9 +191,7 @@ impl ClientKeys {
     }
 
     pub(crate) fn count(&self, failure: KeyFailure) {
-        if let Some(counter) = self.failures.get(failure.position()) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
+        self.failures.count(failure.position());
     }
 
     /// Makes the client of a refused key wait if its address has sent many of them: the others pay
@@ -228,8 +227,7 @@ impl ClientKeys {
 
     /// Returns the refused requests by their reason.
     pub fn failures(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let counts = self.failures.each_ref().map(|counter| counter.load(Ordering::Relaxed));
-        KeyFailure::NAMES.into_iter().zip(counts)
+        KeyFailure::NAMES.into_iter().zip(self.failures.read())
     }
 
     /// Returns the number of refused requests that had to wait.

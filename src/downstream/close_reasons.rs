@@ -1,7 +1,7 @@
 //! Client connections closed without a response, counted by reason: neither the access log nor a
 //! request metric shows them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use penstock_api::KindCounters;
 
 penstock_api::named! {
     /// The reason why a client connection was closed without a response.
@@ -22,17 +22,15 @@ penstock_api::named! {
 
 /// One counter per [`CloseReason`].
 #[derive(Debug, Default)]
-pub struct CloseReasons([AtomicU64; CloseReason::ALL.len()]);
+pub struct CloseReasons(KindCounters<{ CloseReason::ALL.len() }>);
 
 impl CloseReasons {
     pub(crate) fn note(&self, reason: CloseReason) {
-        if let Some(count) = self.0.get(reason as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.0.count(reason as usize);
     }
 
-    /// The number of connections closed for `reason`.
-    pub fn count(&self, reason: CloseReason) -> u64 {
-        self.0.get(reason as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+    /// The number of connections closed for each reason.
+    pub fn counts(&self) -> impl Iterator<Item = (CloseReason, u64)> {
+        CloseReason::ALL.into_iter().zip(self.0.read())
     }
 }

@@ -4,10 +4,10 @@
 
 use std::num::NonZero;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::available_parallelism;
 
 use bytes::{Bytes, BytesMut};
+use penstock_api::KindCounters;
 use penstock_api::content_coding::ContentCoding;
 use penstock_api::slices::{after, before};
 use penstock_config::LimitsConfig;
@@ -51,7 +51,7 @@ pub struct EncodedBodies {
     /// One permit per processor. More decoders at one time would not be faster and hold more
     /// memory: each of many bombs grows until it is refused.
     turns: Semaphore,
-    counts: [[AtomicU64; 3]; 4],
+    counts: [KindCounters<{ DecodeResult::ALL.len() }>; ContentCoding::ALL.len()],
 }
 
 impl Default for EncodedBodies {
@@ -63,9 +63,8 @@ impl Default for EncodedBodies {
 
 impl EncodedBodies {
     fn add(&self, coding: ContentCoding, result: DecodeResult) {
-        let row = self.counts.get(coding as usize);
-        if let Some(count) = row.and_then(|row| row.get(result as usize)) {
-            count.fetch_add(1, Ordering::Relaxed);
+        if let Some(row) = self.counts.get(coding as usize) {
+            row.count(result as usize);
         }
     }
 
@@ -73,9 +72,8 @@ impl EncodedBodies {
     pub fn rows(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         let codings = ContentCoding::ALL.into_iter().zip(&self.counts);
         codings.flat_map(|(coding, row)| {
-            DecodeResult::ALL.into_iter().zip(row).map(move |(result, count)| {
-                (coding.name(), result.name(), count.load(Ordering::Relaxed))
-            })
+            let counts = DecodeResult::ALL.into_iter().zip(row.read());
+            counts.map(move |(result, count)| (coding.name(), result.name(), count))
         })
     }
 }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use penstock_api::units::Timestamp;
-use penstock_api::{Capabilities, ERROR_CODES, ErrorCode};
+use penstock_api::{Capabilities, ERROR_CODES, KindCounters};
 use penstock_clock::unix_seconds;
 use penstock_config::MAX_BACKENDS;
 use penstock_core::fleet::{BackendId, Topology};
@@ -75,7 +75,7 @@ pub struct Metrics {
     backends: Backends,
     requests: Requests,
     queue_waits: SeriesMap<NameId, Histogram>,
-    errors: [AtomicU64; ERROR_CODES.len()],
+    errors: KindCounters<{ ERROR_CODES.len() }>,
     rejections: [AtomicU64; RejectReason::NAMES.len()],
     conversions: Conversions,
     retries: AtomicU64,
@@ -108,7 +108,7 @@ impl Metrics {
             backends: Backends::default(),
             requests: Requests::default(),
             queue_waits: SeriesMap::default(),
-            errors: std::array::from_fn(|_| AtomicU64::new(0)),
+            errors: KindCounters::default(),
             rejections: std::array::from_fn(|_| AtomicU64::new(0)),
             conversions: Conversions::default(),
             retries: AtomicU64::new(0),
@@ -137,14 +137,6 @@ impl Metrics {
     /// The metrics page in Prometheus' text format.
     pub fn render(&self, scrape: &Scrape<'_>) -> String {
         page::render(self, scrape)
-    }
-
-    fn count_error(&self, code: ErrorCode) {
-        let counter = self.errors.get(code as usize);
-        debug_assert!(counter.is_some(), "there is a counter per code");
-        if let Some(counter) = counter {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }
 
@@ -187,7 +179,7 @@ impl RequestObserver for Metrics {
 
     fn finished(&self, outcome: &RequestOutcome<'_>) {
         if let Some(code) = outcome.record.response.code {
-            self.count_error(code);
+            self.errors.count(code as usize);
         }
         if let Some(found) = &outcome.record.routing.rejections {
             for (total, count) in self.rejections.iter().zip(found.counts()) {

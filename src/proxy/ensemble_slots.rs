@@ -3,11 +3,11 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use penstock_api::ErrorCode;
+use penstock_api::{ErrorCode, KindCounters};
 use penstock_core::routing::EnsembleStage;
 
 use crate::downstream::counted::Counted;
@@ -17,38 +17,31 @@ use crate::proxy::flow::RequestContext;
 /// The time after which a refused client should try again: an ensemble takes its time.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EnsembleEnd {
-    /// The client got a response of the model.
-    Served,
-    /// No draft came, or the final call failed.
-    Failed,
-    Cancelled,
-    /// A limit was reached.
-    Refused,
+penstock_api::named! {
+    pub(crate) enum EnsembleEnd {
+        /// The client got a response of the model.
+        Served = "served",
+        /// No draft came, or the final call failed.
+        Failed = "failed",
+        Cancelled = "cancelled",
+        /// A limit was reached.
+        Refused = "refused",
+    }
 }
-
-const ENDS: [(EnsembleEnd, &str); 4] = [
-    (EnsembleEnd::Served, "served"),
-    (EnsembleEnd::Failed, "failed"),
-    (EnsembleEnd::Cancelled, "cancelled"),
-    (EnsembleEnd::Refused, "refused"),
-];
 
 /// The counts of ensembles since the start.
 #[derive(Debug, Default)]
 pub struct EnsembleFigures {
-    ends: [AtomicU64; ENDS.len()],
+    ends: KindCounters<{ EnsembleEnd::ALL.len() }>,
     /// Calls that came and calls that failed, by stage.
-    calls: [[AtomicU64; 2]; EnsembleStage::ALL.len()],
+    calls: [KindCounters<2>; EnsembleStage::ALL.len()],
     in_flight: Arc<AtomicUsize>,
 }
 
 impl EnsembleFigures {
     /// The number of ensembles by their end.
     pub fn ends(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let counts = self.ends.iter().map(|count| count.load(Ordering::Relaxed));
-        ENDS.iter().zip(counts).map(|((_, name), count)| (*name, count))
+        EnsembleEnd::ALL.map(EnsembleEnd::name).into_iter().zip(self.ends.read())
     }
 
     /// Drafts and critiques: stage, outcome and count.
@@ -56,8 +49,8 @@ impl EnsembleFigures {
         let stages = EnsembleStage::ALL.iter().zip(&self.calls);
         let stages = stages.filter(|(stage, _)| **stage != EnsembleStage::Final);
         stages.flat_map(|(stage, counts)| {
-            let named = ["ok", "failed"].into_iter().zip(counts);
-            named.map(|(outcome, count)| (stage.name(), outcome, count.load(Ordering::Relaxed)))
+            let named = ["ok", "failed"].into_iter().zip(counts.read());
+            named.map(|(outcome, count)| (stage.name(), outcome, count))
         })
     }
 
@@ -66,17 +59,12 @@ impl EnsembleFigures {
     }
 
     pub(crate) fn count(&self, end: EnsembleEnd) {
-        let place = ENDS.iter().zip(&self.ends).find(|((own, _), _)| *own == end);
-        debug_assert!(place.is_some(), "there is a counter per end");
-        if let Some((_, count)) = place {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+        self.ends.count(end as usize);
     }
 
     pub(crate) fn count_call(&self, stage: EnsembleStage, is_ok: bool) {
-        let counts = self.calls.get(stage as usize);
-        if let Some(count) = counts.and_then(|counts| counts.get(usize::from(!is_ok))) {
-            count.fetch_add(1, Ordering::Relaxed);
+        if let Some(counts) = self.calls.get(stage as usize) {
+            counts.count(usize::from(!is_ok));
         }
     }
 }

@@ -11,6 +11,7 @@ mod dialect;
 mod engine;
 mod errors;
 pub mod hex;
+mod kind_counters;
 pub mod mix;
 mod model_name;
 mod offer;
@@ -35,12 +36,14 @@ pub use capabilities::Capabilities;
 pub use control_fields::{
     FAIRNESS_ID, OBJECTIVE, POLICY, PRIORITY, SLO_TPOT, SLO_TTFT, STRICT, TIMING, is_control_field,
 };
+
 pub use credentials::{bearer_token, token_of};
 pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorForm, ErrorReport, error_body};
 pub use engine::{
     ENGINES, Engine, EngineFields, EngineTraits, KeyHeaders, ModelLoading, Scheduler,
 };
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
+pub use kind_counters::KindCounters;
 pub use model_name::{
     CanonicalName, DEFAULT_TAG, canonical_name, default_tag_forms, has_tag, is_same_model,
     without_default_tag,

@@ -2,13 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use penstock_api::KindCounters;
+
 use super::database::FailureKind;
 
 /// Counters of the thread.
 #[derive(Debug, Default)]
 pub(super) struct Figures {
     written: AtomicU64,
-    failed: [AtomicU64; FailureKind::ALL.len()],
+    failed: KindCounters<{ FailureKind::ALL.len() }>,
     quarantined: AtomicU64,
 }
 
@@ -30,15 +32,11 @@ pub struct LedgerReport {
 
 impl Figures {
     pub(super) fn count_flush(&self, failure: Option<FailureKind>) {
-        let counter = match failure {
-            None => Some(&self.written),
-            Some(kind) => FailureKind::ALL
-                .iter()
-                .position(|one| *one == kind)
-                .and_then(|at| self.failed.get(at)),
-        };
-        if let Some(counter) = counter {
-            counter.fetch_add(1, Ordering::Relaxed);
+        match failure {
+            None => {
+                self.written.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(kind) => self.failed.count(kind as usize),
         }
     }
 
@@ -48,10 +46,10 @@ impl Figures {
 
     pub(super) fn report(&self, pending: usize, shrunk: u64, overflowed: u64) -> LedgerReport {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let failed = FailureKind::ALL.iter().zip(&self.failed);
+        let failed = FailureKind::ALL.into_iter().zip(self.failed.read());
         LedgerReport {
             written: read(&self.written),
-            failed: failed.map(|(kind, counter)| (kind.name(), read(counter))).collect(),
+            failed: failed.map(|(kind, count)| (kind.name(), count)).collect(),
             quarantined: read(&self.quarantined),
             pending,
             shrunk,

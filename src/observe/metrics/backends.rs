@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
-use penstock_api::{ERROR_CODES, ErrorCode};
+use penstock_api::{ERROR_CODES, ErrorCode, KindCounters};
 use penstock_core::fleet::{Backend, BackendId, Topology};
 use penstock_scan::CutCounts;
 use prometheus::Histogram;
@@ -34,7 +34,7 @@ pub(super) struct BackendSeries {
     pub(super) moves: AtomicU64,
     /// Token counts that exceeded the bounds of their request, in the order of [`CUT_COUNTS`].
     cut_counts: [AtomicU64; CUT_COUNTS.len()],
-    attempts: [[AtomicU64; CODES]; OUTCOMES.len()],
+    attempts: [KindCounters<CODES>; OUTCOMES.len()],
 }
 
 impl BackendSeries {
@@ -50,17 +50,16 @@ impl BackendSeries {
             stream_tokens: AtomicU64::new(0),
             moves: AtomicU64::new(0),
             cut_counts: std::array::from_fn(|_| AtomicU64::new(0)),
-            attempts: std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0))),
+            attempts: Default::default(),
         }
     }
 
     /// Counts the end of an attempt.
     pub(super) fn count_attempt(&self, outcome: OutcomeId, code: Option<ErrorCode>) {
-        let column = code.map_or(0, |code| code as usize + 1);
-        let cell = self.attempts.get(outcome.index()).and_then(|row| row.get(column));
-        debug_assert!(cell.is_some(), "the table has a row per outcome and a column per code");
-        if let Some(cell) = cell {
-            cell.fetch_add(1, Ordering::Relaxed);
+        let row = self.attempts.get(outcome.index());
+        debug_assert!(row.is_some(), "the table has a row per outcome");
+        if let Some(row) = row {
+            row.count(code.map_or(0, |code| code as usize + 1));
         }
     }
 
@@ -85,9 +84,8 @@ impl BackendSeries {
         let codes = || std::iter::once("none").chain(ERROR_CODES.iter().map(|row| row.name));
         let rows = self.attempts.iter().zip(OUTCOMES);
         rows.flat_map(move |(row, outcome)| {
-            row.iter()
-                .zip(codes())
-                .map(move |(cell, code)| (outcome, code, cell.load(Ordering::Relaxed)))
+            let counts = row.read().into_iter().zip(codes());
+            counts.map(move |(count, code)| (outcome, code, count))
         })
         .filter(|(.., count)| *count > 0)
     }

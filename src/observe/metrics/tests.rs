@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use penstock_api::Operation;
 use penstock_api::units::{ByteSize, Timestamp};
+use penstock_api::{ErrorCode, Operation};
 use penstock_config::{Config, Environment, Strategy};
 use penstock_core::fleet::{
     Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,

@@ -15,7 +15,6 @@ pub use addresses::AddressKey;
 pub use permit::RatePermit;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ahash::HashMap;
@@ -25,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::clients::is_token_client;
 use account::Account;
 use addresses::Addresses;
+use penstock_api::KindCounters;
 use penstock_api::units::Timestamp;
 use penstock_config::{Config, RateLimits};
 
@@ -109,7 +109,7 @@ pub struct RateLimiter {
     addresses: Addresses,
     /// The clients of tokens, whose number only their provider bounds.
     tokens: Addresses,
-    refused_addresses: [AtomicU64; LimitKind::ALL.len()],
+    refused_addresses: KindCounters<{ LimitKind::ALL.len() }>,
 }
 
 impl RateLimiter {
@@ -119,7 +119,7 @@ impl RateLimiter {
             keys: RwLock::default(),
             addresses: Addresses::default(),
             tokens: Addresses::default(),
-            refused_addresses: std::array::from_fn(|_| AtomicU64::new(0)),
+            refused_addresses: KindCounters::default(),
         };
         limiter.adopt(config, std::iter::empty());
         limiter
@@ -177,9 +177,7 @@ impl RateLimiter {
             Some(hold) => &hold.account.refused,
             None => &self.refused_addresses,
         };
-        if let Some(counter) = counters.get(refusal.kind as usize) {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
+        counters.count(refusal.kind as usize);
     }
 
     fn account(&self, name: &str) -> Arc<Account> {
@@ -239,7 +237,7 @@ impl RateLimiter {
 
     /// Requests refused by the limits per address, in the order of [`LimitKind::ALL`].
     pub fn refused_addresses(&self) -> [u64; LimitKind::ALL.len()] {
-        self.refused_addresses.each_ref().map(|counter| counter.load(Ordering::Relaxed))
+        self.refused_addresses.read()
     }
 
     /// The number of remembered addresses.

@@ -36,6 +36,8 @@ mod transition;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use penstock_api::KindCounters;
+use penstock_api::slices::element_of;
 use penstock_api::units::Timestamp;
 use penstock_config::BreakerConfig;
 
@@ -75,7 +77,7 @@ pub struct CircuitBreaker {
     probing: AtomicBool,
     streak: Streak,
     /// The number of openings so far, in the order of [`OpenReason::ALL`].
-    opened: [AtomicU64; OpenReason::ALL.len()],
+    opened: KindCounters<{ OpenReason::ALL.len() }>,
     closed: AtomicU64,
 }
 
@@ -97,9 +99,7 @@ impl CircuitBreaker {
 
     /// The number of times it opened for `reason`.
     pub fn times_opened(&self, reason: OpenReason) -> u64 {
-        let counts = OpenReason::ALL.iter().zip(&self.opened);
-        let found = counts.into_iter().find(|(one, _)| **one == reason);
-        found.map_or(0, |(_, count)| count.load(Ordering::Relaxed))
+        element_of(&self.opened.read(), reason as usize)
     }
 
     /// The number of times a probe closed it.
@@ -200,7 +200,7 @@ impl CircuitBreaker {
     /// Counts that a model there is paused for all clients, because it fails more often than
     /// elsewhere, for `reason`.
     pub(super) fn count_faulty_model(&self, reason: OpenReason) {
-        self.count_opening(reason);
+        self.opened.count(reason as usize);
     }
 
     /// Counts that a probe of such a model succeeded.
@@ -235,15 +235,8 @@ impl CircuitBreaker {
         }
         let pause = pause(config, self.times_opened.fetch_add(1, Ordering::Relaxed));
         self.open_until.store(now.after(pause).0.max(1), Ordering::Relaxed);
-        self.count_opening(reason);
+        self.opened.count(reason as usize);
         Some(BreakerTransition::Opened { reason, pause })
-    }
-
-    fn count_opening(&self, reason: OpenReason) {
-        let counts = OpenReason::ALL.iter().zip(&self.opened);
-        for (_, count) in counts.into_iter().filter(|(one, _)| **one == reason) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::super::row::{MetricRow, counter, gauge};
 use super::super::samples::{Samples, from_option, from_size, number, one, to_sample};
 use super::super::{Scrape, process};
-use crate::downstream::close_reasons::CloseReason;
 use crate::observe::ledger::LedgerReport;
 use crate::observe::queue::Deliveries;
 use crate::observe::usage::LiveUsage;
@@ -99,8 +98,8 @@ pub(super) const CONNECTION_ROWS: &[MetricRow] = &[
         &["reason"],
         |_, scrape| {
             let reasons = scrape.proxy.clients.close_reasons();
-            let count = |reason: &CloseReason| to_sample(reasons.count(*reason));
-            CloseReason::ALL.iter().map(|reason| number(&[reason.name()], count(reason))).collect()
+            let counts = reasons.counts();
+            counts.map(|(reason, count)| number(&[reason.name()], to_sample(count))).collect()
         },
         "client connections closed without a response; `reason` is tls (the handshake failed), proxy_header, too_slow (`limits.header_timeout`), http2 (a protocol violation or a limit of `limits.http2`) or ca_revoked (a CA was removed from `client_ca`)",
     ),

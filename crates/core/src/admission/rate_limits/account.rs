@@ -1,10 +1,10 @@
 //! The usage of one client.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use penstock_api::KindCounters;
 use penstock_config::RateLimits;
 
 use super::leaky_bucket::LeakyBucket;
@@ -45,7 +45,7 @@ impl LimitKind {
 #[derive(Debug, Default)]
 pub(super) struct Account {
     pub(super) state: Mutex<State>,
-    pub(super) refused: [AtomicU64; LimitKind::ALL.len()],
+    pub(super) refused: KindCounters<{ LimitKind::ALL.len() }>,
 }
 
 impl Account {
@@ -54,7 +54,7 @@ impl Account {
         let is_today = state.day == now.unix / DAY;
         KeyFigures {
             name: Arc::clone(name),
-            refused: self.refused.each_ref().map(|counter| counter.load(Ordering::Relaxed)),
+            refused: self.refused.read(),
             in_flight: state.in_flight,
             day_tokens: if is_today { state.day_tokens } else { 0 },
         }

@@ -1,6 +1,6 @@
 use std::net::IpAddr;
 use std::sync::Barrier;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 
