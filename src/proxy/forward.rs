@@ -240,9 +240,7 @@ async fn deliver(
             AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long))
         }
         Disposition::Drop(what) => {
-            let mut kinds = rewrites(reply.attempt.kinds);
-            let mut edit = RequestEdit { ctx: flow.ctx, request };
-            match kinds.any(|kind| kind.remove_unsupported(&mut edit, what)) {
+            match (RequestEdit { ctx: flow.ctx, request }).remove_unsupported(what) {
                 true => AttemptEnd::Changed,
                 false => send_refused(flow, request, reply).await,
             }

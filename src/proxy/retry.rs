@@ -177,10 +177,8 @@ fn after_attempt(
         }
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
             request.tried.insert(decision.backend);
-            let mut refused = Some(*too_long);
-            let mut kinds = rewrites(request.kinds);
             let mut edit = RequestEdit { ctx: flow.ctx, request };
-            if !kinds.any(|kind| kind.too_long(&mut edit, &decision, &mut refused)) {
+            if !edit.learn_refusal(decision, *too_long) {
                 return Next::Last(LastWord::Refusal);
             }
         }

@@ -15,16 +15,15 @@ use std::pin::Pin;
 use penstock_api::{Capabilities, Operation};
 use penstock_config::RequestUsage;
 use penstock_core::fleet::Serving;
-use penstock_core::routing::{RouteError, RoutingDecision, ShiftTerms, forbids_shift};
+use penstock_core::routing::{RouteError, ShiftTerms, forbids_shift};
 use penstock_scan::RequestProfile;
 
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::conversion::WayBack;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestEdit, RequestView, RewriteKinds, ScannedRequest};
-use crate::proxy::shift_state::{ShiftState, TooLong};
+use crate::proxy::shift_state::ShiftState;
 use crate::upstream::disposition::ResponseTerms;
-use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::Transform;
 use crate::upstream::response_head::ResponseHead;
 use crate::upstream::response_monitor::ResponseMonitor;
@@ -82,31 +81,6 @@ pub(crate) trait Rewrite: Sync {
 
     /// Adds what an engine's error of this `status` may lead to.
     fn on_error(&self, _view: RequestView<'_>, _status: u16, _terms: &mut ResponseTerms<'_>) {}
-
-    /// Removes what the engine's model cannot use. Returns whether there was such a thing.
-    fn remove_unsupported(&self, _edit: &mut RequestEdit<'_>, _what: Capabilities) -> bool {
-        false
-    }
-
-    /// Learns that an engine has no room for the prompt. Returns whether another attempt may
-    /// follow.
-    fn too_long(
-        &self,
-        _edit: &mut RequestEdit<'_>,
-        _decision: &RoutingDecision,
-        _refused: &mut Option<TooLong>,
-    ) -> bool {
-        false
-    }
-
-    /// Takes the engine's refusal that explains best why the request is not served, and the
-    /// decision that led to it.
-    fn take_refusal(
-        &self,
-        _request: &mut ScannedRequest,
-    ) -> Option<(HeldResponse, RoutingDecision)> {
-        None
-    }
 
     /// Changes the head of a response, and returns the change of its payload.
     ///

@@ -17,7 +17,6 @@ use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_re
 use crate::proxy::queue::Unadmitted;
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::retry::{LastAttempt, Past};
-use crate::proxy::rewrite::rewrites;
 use crate::proxy::similar_model::with_similar_model;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 
@@ -40,8 +39,7 @@ pub(super) async fn send_refusal(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
 ) -> Option<Served> {
-    let mut kinds = rewrites(request.kinds);
-    let (held, decision) = kinds.find_map(|rewrite| rewrite.take_refusal(request))?;
+    let (held, decision) = request.shift.as_mut()?.last.take()?;
     if let Some(serving) = decision.serving(&request.fleet)
         && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
     {

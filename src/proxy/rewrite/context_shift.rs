@@ -14,7 +14,6 @@ use super::Rewrite;
 use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::shift_state::{ShiftState, TooLong};
 use crate::upstream::disposition::ResponseTerms;
-use crate::upstream::failure::HeldResponse;
 use crate::upstream::response_monitor::ResponseMonitor;
 use crate::wire::long_work::beside_the_loop;
 
@@ -38,23 +37,6 @@ impl Rewrite for ContextShifts {
     fn on_error(&self, view: RequestView<'_>, status: u16, terms: &mut ResponseTerms<'_>) {
         let shift = view.request.shift.as_ref();
         terms.may_shorten = shift.is_some_and(|shift| shift.reads(status));
-    }
-
-    fn too_long(
-        &self,
-        edit: &mut RequestEdit<'_>,
-        decision: &RoutingDecision,
-        refused: &mut Option<TooLong>,
-    ) -> bool {
-        let Some(refused) = refused.take() else { return false };
-        edit.learn_refusal(*decision, refused)
-    }
-
-    fn take_refusal(
-        &self,
-        request: &mut ScannedRequest,
-    ) -> Option<(HeldResponse, RoutingDecision)> {
-        request.shift.as_mut()?.last.take()
     }
 
     fn watch(&self, monitor: &mut ResponseMonitor) {
@@ -92,7 +74,7 @@ impl RequestEdit<'_> {
 
     /// Learns from an engine's refusal. The next decision passes over every backend that is too
     /// small. Returns whether another attempt may follow.
-    fn learn_refusal(&mut self, decision: RoutingDecision, too_long: TooLong) -> bool {
+    pub(crate) fn learn_refusal(&mut self, decision: RoutingDecision, too_long: TooLong) -> bool {
         let request = &mut *self.request;
         let estimated = request.profile.prompt_tokens.0.max(1);
         let fleet = Arc::clone(&request.fleet);

@@ -18,9 +18,12 @@ impl Rewrite for UnsupportedParts {
             terms.may_drop = removable(view);
         }
     }
+}
 
-    fn remove_unsupported(&self, edit: &mut RequestEdit<'_>, what: Capabilities) -> bool {
-        let RequestEdit { ctx, request } = edit;
+impl RequestEdit<'_> {
+    /// Removes what the engine's model cannot use. Returns whether there was such a thing.
+    pub(crate) fn remove_unsupported(&mut self, what: Capabilities) -> bool {
+        let RequestEdit { ctx, request } = self;
         let changed = without(request.profile.operation, request.body(), what);
         let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
         if is_changed {
