@@ -1,0 +1,114 @@
+//! Tests of the rule of frozen backends.
+
+use super::*;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: f64) -> Timestamp {
+    Timestamp(0).after(SECOND.mul_f64(seconds + 1.0))
+}
+
+fn wait(uncached_tokens: u64) -> ExpectedWait {
+    ExpectedWait { uncached_tokens, generation: Duration::ZERO }
+}
+
+fn is_frozen(progress: &ResponseProgress, seconds: f64) -> bool {
+    progress.judge(2, &HealthConfig::default(), at(seconds));
+    progress.is_frozen()
+}
+
+#[test]
+fn two_short_prompts_without_a_byte_for_ten_seconds_are_a_freeze() {
+    let progress = ResponseProgress::default();
+    progress.note_sent(wait(10), 0, at(0.0));
+    assert!(!is_frozen(&progress, 30.0), "one request may be anything");
+    let progress = ResponseProgress::default();
+    progress.note_sent(wait(10), 0, at(0.0));
+    progress.note_sent(wait(10), 0, at(1.0));
+    assert!(!is_frozen(&progress, 9.9));
+    assert!(is_frozen(&progress, 10.0));
+    assert_eq!(progress.state(at(11.9)), BreakerState::Open);
+    assert_eq!(progress.state(at(12.0)), BreakerState::HalfOpen);
+    assert!(progress.try_take_probe(at(12.0)));
+    progress.free_probe();
+    assert_eq!(progress.state(at(15.9)), BreakerState::Open, "4 s after the last probe");
+    assert!(progress.note(at(16.0)), "the first byte ends it");
+    assert_eq!(progress.state(at(16.0)), BreakerState::Closed);
+    assert!(!is_frozen(&progress, 40.0), "nothing was sent since");
+}
+
+#[test]
+fn long_prompts_whole_responses_and_loads_take_their_time() {
+    let progress = ResponseProgress::default();
+    progress.note_sent(wait(500), 0, at(0.0));
+    progress.note_sent(wait(10), 0, at(0.0));
+    assert!(!is_frozen(&progress, 15.2), "510 tokens at 100 tokens/s take 5.1 s");
+    assert!(is_frozen(&progress, 15.4), "a third of the silence");
+    let progress = ResponseProgress::default();
+    progress.note_first_byte(1000, SECOND);
+    progress.note_sent(wait(500), 0, at(0.0));
+    progress.note_sent(wait(10), 0, at(0.0));
+    assert!(is_frozen(&progress, 10.0), "at 1000 tokens/s");
+    let progress = ResponseProgress::default();
+    let whole = ExpectedWait { uncached_tokens: 10, generation: SECOND * 20 };
+    progress.note_sent(whole, 0, at(0.0));
+    progress.note_sent(whole, 0, at(0.0));
+    assert!(!is_frozen(&progress, 120.0), "whole responses that take 20 s");
+    let progress = ResponseProgress::default();
+    progress.begin_load();
+    progress.note_sent(wait(10), 0, at(0.0));
+    progress.note_sent(wait(10), 0, at(0.0));
+    assert!(!is_frozen(&progress, 60.0), "the model is loaded");
+    progress.end_load();
+    assert!(is_frozen(&progress, 60.0));
+}
+
+#[test]
+fn progress_and_the_engines_own_counter_are_life() {
+    let progress = ResponseProgress::default();
+    progress.note_sent(wait(10), 0, at(0.0));
+    progress.note_sent(wait(10), 0, at(0.0));
+    progress.note(at(4.0));
+    assert!(!is_frozen(&progress, 30.0), "the requests before it got it, or may have");
+    progress.note_sent(wait(10), 0, at(30.0));
+    progress.note_sent(wait(10), 0, at(30.0));
+    progress.note_work(7.0, at(35.0));
+    assert!(!is_frozen(&progress, 40.0), "the counter moved");
+    progress.note_work(7.0, at(44.0));
+    assert!(is_frozen(&progress, 45.0), "it stands still");
+}
+
+#[test]
+fn bytes_without_tokens_are_life_and_no_progress() {
+    let progress = ResponseProgress::default();
+    progress.note(at(0.0));
+    progress.note_sent(wait(10), 0, at(1.0));
+    progress.note_sent(wait(10), 0, at(1.0));
+    progress.note_bytes(at(20.0));
+    assert_eq!(progress.last(), at(0.0));
+    assert!(!is_frozen(&progress, 60.0), "the requests before it got it, or may have");
+    progress.note_sent(wait(10), 0, at(60.0));
+    progress.note_sent(wait(10), 0, at(60.0));
+    assert!(is_frozen(&progress, 70.0));
+    assert!(progress.note_bytes(at(71.0)), "the next comment ends it");
+}
+
+#[test]
+fn silent_streams_are_a_freeze_where_a_second_one_or_the_counter_confirms_it() {
+    let progress = ResponseProgress::default();
+    progress.note(at(0.0));
+    progress.begin_stream();
+    assert!(!is_frozen(&progress, 30.0), "one stream");
+    progress.begin_stream();
+    assert!(is_frozen(&progress, 30.0));
+    progress.note(at(31.0));
+    progress.end_stream();
+    assert!(!is_frozen(&progress, 45.0));
+    progress.note_work(5.0, at(32.0));
+    progress.note_work(5.0, at(45.0));
+    assert!(is_frozen(&progress, 45.0), "its counter of tokens stands still");
+    assert!(
+        !ResponseProgress::default().judge(2, &HealthConfig::default(), at(90.0)),
+        "nothing is known"
+    );
+}
