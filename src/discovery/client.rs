@@ -26,6 +26,9 @@ pub enum DiscoveryError {
     /// No complete response in time.
     #[error("timed out")]
     TimedOut,
+    /// No connection in time.
+    #[error("no connection in time")]
+    NotConnected,
     /// Nothing accepts connections.
     #[error("connection refused")]
     Refused,
@@ -73,17 +76,23 @@ impl DiscoveryClient {
         backend: &Backend,
         request: SmallRequest<'_>,
     ) -> Result<(u16, Bytes), DiscoveryError> {
-        tokio::time::timeout(request.timeout, self.exchange(backend, request))
-            .await
-            .map_err(|_elapsed| DiscoveryError::TimedOut)?
+        let mut is_connected = false;
+        let exchange = self.exchange(backend, request, &mut is_connected);
+        let ended = tokio::time::timeout(request.timeout, exchange).await;
+        ended.unwrap_or(Err(match is_connected {
+            true => DiscoveryError::TimedOut,
+            false => DiscoveryError::NotConnected,
+        }))
     }
 
     async fn exchange(
         &self,
         backend: &Backend,
         request: SmallRequest<'_>,
+        is_connected: &mut bool,
     ) -> Result<(u16, Bytes), DiscoveryError> {
         let stream = self.0.connect(backend, request.timeout).await.map_err(no_connection)?;
+        *is_connected = true;
         let failed =
             |error: Box<pingora::Error>| DiscoveryError::Connection(error.etype().as_static());
         let mut session = HttpSession::new(stream);
@@ -102,7 +111,7 @@ impl DiscoveryClient {
 fn no_connection(error: ConnectError) -> DiscoveryError {
     match error {
         ConnectError::NoAddress => DiscoveryError::NoAddress,
-        ConnectError::TimedOut => DiscoveryError::TimedOut,
+        ConnectError::TimedOut => DiscoveryError::NotConnected,
         ConnectError::OutOf(_) => DiscoveryError::OutOf(error.text()),
         ConnectError::Refused => DiscoveryError::Refused,
         ConnectError::Tls | ConnectError::Http2 | ConnectError::ClosedEarly => {

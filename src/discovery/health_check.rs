@@ -6,7 +6,8 @@
 //! starts beside it, up to `health.fall` of them, each with its full timeout. A backend that hangs
 //! is unhealthy after one timeout and a little, not after `health.fall` timeouts in sequence. A
 //! backend that is only slow passes as before. A check that is late, hangs or breaks does not count
-//! if responses made progress meanwhile: they prove more than a page.
+//! if responses made progress meanwhile: they prove more than a page. Nor does one that hangs while
+//! a request in flight may take that long.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -164,10 +165,11 @@ impl Checker {
             Ok((took, _)) => CheckOutcome::Passed(*took),
             Err(DiscoveryError::Refused) => CheckOutcome::Refused,
             Err(reason) if self.is_vetoed(reason, end.started) => {
-                tracing::debug!(backend = %name, %reason, "health check failed while requests made progress");
+                tracing::debug!(backend = %name, %reason, "health check failed while requests prove more");
                 state.veto_check(now());
                 return None;
             }
+            Err(DiscoveryError::TimedOut) => CheckOutcome::Hung,
             Err(_) => CheckOutcome::Failed,
         };
         let check = CheckResult { at: now(), outcome };
@@ -207,15 +209,18 @@ impl Checker {
         }
     }
 
-    /// Returns whether the progress of responses outweighs a failed check. A refused connection and
-    /// the error of a health page stand: operators drain with them.
+    /// Returns whether the progress of responses outweighs a failed check, or work that is not
+    /// overdue one that hangs. A refused connection and the error of a health page stand: operators
+    /// drain with them.
     fn is_vetoed(&self, reason: &DiscoveryError, started: Timestamp) -> bool {
         let state = &self.backend.state;
         let last_check = state.checked_at().unwrap_or(started);
         let since = match reason {
+            // An engine with one thread shows no page while it works.
+            DiscoveryError::TimedOut if state.has_work_due_later(now()) => return true,
             // Within the check's own time: earlier progress says nothing about a backend that
             // hangs.
-            DiscoveryError::TimedOut => started,
+            DiscoveryError::TimedOut | DiscoveryError::NotConnected => started,
             DiscoveryError::Connection(_)
             | DiscoveryError::TooLarge
             | DiscoveryError::NotJson { .. } => last_check,

@@ -249,8 +249,7 @@ fn reserve(
             let expected = serving.latency.expect(streaming, limit);
             let uncached = decision.uncached_tokens(&request.profile);
             let wait = serving.expected_wait(uncached.into(), streaming, limit, input.now);
-            if let Some(wait) = wait.filter(|_| request.profile.operation.row().work != Work::Text)
-            {
+            if request.profile.operation.row().work != Work::Text {
                 permit.watch_progress(wait, input.now);
             }
             let prompt = request.profile.prefill_tokens().0;

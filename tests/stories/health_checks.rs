@@ -160,6 +160,28 @@ fn progress_outweighs_checks_that_hang() {
     fleet.wait_fact("a", "health", &json!("unhealthy"));
 }
 
+/// An engine with one thread: nothing else gets a response while it generates one.
+#[test]
+fn work_in_flight_outweighs_checks_that_hang() {
+    let health = "interval: 100ms, unhealthy_interval: 100ms, fast_interval: 50ms, timeout: 200ms";
+    let fleet = Fleet::start(1, Setup { health, backend: "engine: vllm", ..Setup::default() });
+    fleet.a().script([Fault::SlowHead(Duration::from_secs(3))]);
+    let mut long = fleet.begin(&chat("m", "a long one"));
+    eventually("it is there", SOON, || fleet.a().counters().requests == 1);
+    fleet.a().always_probes(Some(Fault::HangBeforeHead));
+    let (started, checks) = (Instant::now(), fleet.a().counters().probes);
+    while started.elapsed() < Duration::from_secs(2) {
+        assert_eq!(fleet.fact("a", "health"), "healthy");
+    }
+    assert!(fleet.a().counters().probes > checks + 5);
+    assert_eq!(long.read_response().unwrap().status, 200);
+    fleet.wait_fact("a", "health", &json!("unhealthy"));
+    assert_eq!(fleet.chat().status, 200, "the last resort");
+    fleet.a().set_health(500);
+    fleet.a().always_probes(None);
+    eventually("a check that fails otherwise counts", SOON, || fleet.chat().status == 503);
+}
+
 #[test]
 fn failing_health_page_drains_a_backend_that_serves() {
     let setup = Setup { health: CHECKS, backend: "engine: vllm", ..Setup::default() };

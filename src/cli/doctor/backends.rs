@@ -79,6 +79,7 @@ fn reachable(config: &BackendConfig, found: &Examination) -> Finding {
                 DiscoveryError::OutOf(_) => "free or add what this machine has run out of",
                 DiscoveryError::NoAddress
                 | DiscoveryError::TimedOut
+                | DiscoveryError::NotConnected
                 | DiscoveryError::Refused
                 | DiscoveryError::Connection(_)
                 | DiscoveryError::TooLarge

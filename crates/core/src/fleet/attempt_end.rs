@@ -169,27 +169,31 @@ impl Serving {
             .then(|| BreakerTransition::Model(ModelTransition { model: model(), paused, released }))
     }
 
-    /// Returns the expected wait for the first byte of a request; `None` if unknown. `max_tokens`:
-    /// the limit of the response, if the client set one.
+    /// Returns the expected wait for the first byte of a request. `max_tokens`: the limit of the
+    /// response, if the client set one.
     pub fn expected_wait(
         &self,
         uncached_tokens: u64,
         is_streaming: bool,
         max_tokens: Option<TokenCount>,
         now: Timestamp,
-    ) -> Option<ExpectedWait> {
-        let generation = match is_streaming {
+    ) -> ExpectedWait {
+        if is_streaming {
             // A model may think before its first token, so prefill alone underestimates the wait.
-            true => self.latency.first_token().unwrap_or_default(),
-            // A larger batch slows every token of a whole response.
-            false => {
-                let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
-                let allowed = max_tokens.map_or(0, |limit| limit.0);
-                let allowed = WHOLE_TOKEN_TIME.saturating_mul(allowed).min(MAX_ALLOWED_TIME);
-                self.evidence.longest.value(now)?.mul_f64(batch).max(allowed)
-            }
-        };
-        Some(ExpectedWait { uncached_tokens, generation })
+            let usual = self.latency.first_token().unwrap_or_default();
+            return ExpectedWait { uncached_tokens, generation: Some(usual), longest: usual };
+        }
+        // A larger batch slows every token of a whole response.
+        let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
+        let allowed =
+            max_tokens.map(|limit| WHOLE_TOKEN_TIME.saturating_mul(limit.0).min(MAX_ALLOWED_TIME));
+        let known = self.evidence.longest.value(now).map(|longest| longest.mul_f64(batch));
+        ExpectedWait {
+            uncached_tokens,
+            generation: known.map(|known| known.max(allowed.unwrap_or_default())),
+            // Without a limit it may be as long as any.
+            longest: known.unwrap_or_default().max(allowed.unwrap_or(MAX_ALLOWED_TIME)),
+        }
     }
 
     /// Returns the breaker state that recent faults impose on a request of `requester`: `Open` if

@@ -18,7 +18,7 @@ use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
 use super::owner_shares::OwnerHold;
 use super::paused_backend::PausedBackend;
-use super::progress::ExpectedWait;
+use super::progress::{AwaitedRequest, ExpectedWait};
 use super::requester::Owner;
 
 /// The conditions of a permit.
@@ -124,8 +124,8 @@ pub struct InflightGuard {
     excludes_probes: bool,
     /// True if the backend loads the model for this request.
     is_loading: bool,
-    /// The start of the request and the uncached tokens of its prompt, if its progress is watched.
-    watched: Option<(Timestamp, u64)>,
+    /// The request before its first byte, if its progress is watched.
+    awaited: Option<AwaitedRequest>,
     /// True for a stream after its first token, except while it waits for its client.
     is_stream: bool,
     /// True for such a stream while it waits for its client to read.
@@ -171,7 +171,7 @@ impl InflightGuard {
                 probe,
                 excludes_probes: true,
                 is_loading: false,
-                watched: None,
+                awaited: None,
                 is_stream: false,
                 waits_for_client: false,
                 drain_slot: None,
@@ -226,8 +226,8 @@ impl InflightGuard {
 
     /// Watches the progress of the request. Must be called before its own tokens are counted.
     pub fn watch_progress(&mut self, wait: ExpectedWait, now: Timestamp) {
-        self.state.progress.note_sent(wait, self.state.work.prefill_tokens(), now);
-        self.watched = Some((now, wait.uncached_tokens));
+        let ahead = self.state.work.prefill_tokens();
+        self.awaited = Some(self.state.progress.note_sent(wait, ahead, now));
     }
 
     /// Counts the request's tokens for as long as it is in flight.
@@ -251,8 +251,8 @@ impl InflightGuard {
     pub fn first_token(&mut self) {
         self.end_prefill();
         let progress = &self.state.progress;
-        if let Some((sent, uncached_tokens)) = self.watched.take() {
-            progress.note_first_byte(uncached_tokens, progress.last().since(sent));
+        if let Some(request) = self.awaited.take() {
+            progress.note_first_byte(&request);
         }
         if !std::mem::replace(&mut self.is_stream, true) {
             progress.begin_stream();
@@ -349,6 +349,9 @@ impl Drop for InflightGuard {
             model.load.end();
         }
         self.free_probe();
+        if let Some(request) = &self.awaited {
+            self.state.progress.end_wait(request);
+        }
         if self.is_stream {
             self.state.progress.end_stream();
         }

@@ -18,6 +18,7 @@
 //! **What would break it.** Progress that is not reported. All fields are relaxed: a lost update of
 //! two requests at one moment delays a verdict by a request or makes it from one less.
 
+mod awaited;
 mod freeze;
 mod silence;
 
@@ -27,6 +28,7 @@ use std::time::Duration;
 use penstock_api::units::{Timestamp, to_micros};
 use penstock_config::HealthConfig;
 
+use self::awaited::AwaitedWork;
 use self::freeze::Freeze;
 use self::silence::Silence;
 use super::circuit_breaker::BreakerState;
@@ -37,6 +39,8 @@ const RESOLUTION: Duration = Duration::from_millis(50);
 const EXPECTED_PART: u32 = 3;
 /// The prior time per token of a prompt: 100 tokens per second.
 const ASSUMED_TOKEN_MICROS: u64 = 10_000;
+/// The time for which a backend whose checks hang is still used where no other one is left.
+const LAST_RESORT: Duration = Duration::from_secs(60);
 /// The fewest tokens of a prompt from which the time per token is learned.
 const MIN_TOKENS: u64 = 64;
 /// The number of streams that must be silent if the engine reports no counter of tokens.
@@ -50,6 +54,9 @@ pub struct ResponseProgress {
     /// The time of the last bytes without tokens, such as the comments of a stream that thinks.
     last_bytes: AtomicU64,
     silence: Silence,
+    awaited: AwaitedWork,
+    /// The time at which checks that hang took the backend out; 0 if they have not.
+    hanging_since: AtomicU64,
     /// The time per token of prompts, in microseconds, a moving average; 0 before the first.
     token_micros: AtomicU64,
     /// The streams in flight past their first token.
@@ -69,9 +76,21 @@ pub struct ResponseProgress {
 pub struct ExpectedWait {
     /// The tokens of the prompt that are probably not cached.
     pub uncached_tokens: u64,
-    /// The time between prompt and first byte: the model's thinking, and all of a response that is
-    /// not streamed.
-    pub generation: Duration,
+    /// The usual time between prompt and first byte: the model's thinking, and all of a response
+    /// that is not streamed. `None` if unknown: such a request is no evidence of a freeze.
+    pub generation: Option<Duration>,
+    /// The longest time to expect between prompt and first byte.
+    pub longest: Duration,
+}
+
+/// A request in flight whose first byte is awaited.
+#[derive(Debug)]
+pub(super) struct AwaitedRequest {
+    sent: Timestamp,
+    /// The uncached tokens of its prompt.
+    uncached_tokens: u64,
+    /// Its slot among the requests that may take long.
+    slot: Option<usize>,
 }
 
 impl ResponseProgress {
@@ -104,15 +123,62 @@ impl ResponseProgress {
 
     /// Records that a request was sent. `ahead` is the number of tokens of the prompts that waited
     /// before it.
-    pub(super) fn note_sent(&self, wait: ExpectedWait, ahead: u64, now: Timestamp) {
-        let read_micros = wait.uncached_tokens.saturating_mul(self.token_micros());
-        let expected = read_micros.saturating_add(to_micros(wait.generation));
-        let ahead = ahead.saturating_mul(self.token_micros());
-        self.silence.note_sent(expected, ahead, self.last_sign(), now);
+    pub(super) fn note_sent(
+        &self,
+        wait: ExpectedWait,
+        ahead: u64,
+        now: Timestamp,
+    ) -> AwaitedRequest {
+        let (per_token, last) = (self.token_micros(), self.last_sign());
+        let read = wait.uncached_tokens.saturating_mul(per_token);
+        let ahead = ahead.saturating_mul(per_token);
+        if let Some(generation) = wait.generation {
+            let expected = read.saturating_add(to_micros(generation));
+            self.silence.note_sent(expected, ahead, last, now);
+        }
+        let longest =
+            Duration::from_micros(read.saturating_add(ahead)).saturating_add(wait.longest);
+        let slot = self.awaited.add(longest, last, now);
+        AwaitedRequest { sent: now, uncached_tokens: wait.uncached_tokens, slot }
     }
 
-    /// Records the first byte of a request after `took`, for a prompt of `uncached_tokens`.
-    pub(super) fn note_first_byte(&self, uncached_tokens: u64, took: Duration) {
+    /// Records the first byte of a request: the last progress.
+    pub(super) fn note_first_byte(&self, request: &AwaitedRequest) {
+        self.learn_rate(request.uncached_tokens, self.last().since(request.sent));
+        self.end_wait(request);
+    }
+
+    /// Records that nothing is awaited of a request any more.
+    pub(super) fn end_wait(&self, request: &AwaitedRequest) {
+        if let Some(slot) = request.slot {
+            self.awaited.free(slot);
+        }
+    }
+
+    /// Returns whether a request in flight may take longer than it has so far, and longer than the
+    /// backend has shown no life.
+    pub(super) fn has_work_due_later(&self, now: Timestamp) -> bool {
+        self.awaited.is_due_later(self.last_sign(), now)
+    }
+
+    pub(super) fn note_passed_check(&self, now: Timestamp) {
+        self.awaited.note_check(now);
+    }
+
+    /// Records whether checks that hang, and nothing else, have taken the backend out.
+    pub(super) fn set_hanging(&self, since: Option<Timestamp>) {
+        let since = since.map_or(0, |since| since.0.max(1));
+        self.hanging_since.store(since, Ordering::Relaxed);
+    }
+
+    /// Returns whether they have, not long ago or with progress since.
+    pub(super) fn is_hanging(&self, now: Timestamp) -> bool {
+        let since = self.hanging_since.load(Ordering::Relaxed);
+        since != 0 && now.since(self.last_sign().max(Timestamp(since))) < LAST_RESORT
+    }
+
+    /// Learns the time per token from a first byte after `took`.
+    fn learn_rate(&self, uncached_tokens: u64, took: Duration) {
         if uncached_tokens < MIN_TOKENS {
             return;
         }

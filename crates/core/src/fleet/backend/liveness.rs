@@ -61,6 +61,18 @@ impl BackendState {
         if self.is_frozen() { self.progress.state(now) } else { BreakerState::Closed }
     }
 
+    /// Returns whether a request in flight may take longer than it has so far. Until it is overdue,
+    /// a check that hangs proves nothing: an engine with one thread shows no page meanwhile.
+    pub fn has_work_due_later(&self, now: Timestamp) -> bool {
+        self.progress.has_work_due_later(now)
+    }
+
+    /// Returns whether only checks that hang keep the backend out, and the last sign of life is not
+    /// long ago.
+    pub fn is_hanging(&self, now: Timestamp) -> bool {
+        self.progress.is_hanging(now)
+    }
+
     /// The status of its last check if that passed without a 2xx.
     pub fn check_status(&self) -> Option<u16> {
         Some(self.check_status.load(Ordering::Relaxed)).filter(|status| *status != 0)

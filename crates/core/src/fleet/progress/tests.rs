@@ -9,7 +9,7 @@ fn at(seconds: f64) -> Timestamp {
 }
 
 fn wait(uncached_tokens: u64) -> ExpectedWait {
-    ExpectedWait { uncached_tokens, generation: Duration::ZERO }
+    ExpectedWait { uncached_tokens, generation: Some(Duration::ZERO), longest: Duration::ZERO }
 }
 
 fn is_frozen(progress: &ResponseProgress, seconds: f64) -> bool {
@@ -45,12 +45,12 @@ fn long_prompts_whole_responses_and_loads_take_their_time() {
     assert!(!is_frozen(&progress, 15.2), "510 tokens at 100 tokens/s take 5.1 s");
     assert!(is_frozen(&progress, 15.4), "a third of the silence");
     let progress = ResponseProgress::default();
-    progress.note_first_byte(1000, SECOND);
+    progress.learn_rate(1000, SECOND);
     progress.note_sent(wait(500), 0, at(0.0));
     progress.note_sent(wait(10), 0, at(0.0));
     assert!(is_frozen(&progress, 10.0), "at 1000 tokens/s");
     let progress = ResponseProgress::default();
-    let whole = ExpectedWait { uncached_tokens: 10, generation: SECOND * 20 };
+    let whole = ExpectedWait { generation: Some(SECOND * 20), ..wait(10) };
     progress.note_sent(whole, 0, at(0.0));
     progress.note_sent(whole, 0, at(0.0));
     assert!(!is_frozen(&progress, 120.0), "whole responses that take 20 s");
