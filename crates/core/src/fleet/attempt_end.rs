@@ -62,7 +62,9 @@ impl Serving {
             }
             match sample {
                 LatencySample::Stream(Some(first)) => {
-                    self.latency.learn_first_token(first.since(source.started), first);
+                    let took = first.since(source.started);
+                    self.latency.learn_first_token(took, first);
+                    self.evidence.longest_first_token.learn(took, first);
                 }
                 LatencySample::Whole => {
                     let took = source.at.since(source.started);
@@ -181,7 +183,12 @@ impl Serving {
         if is_streaming {
             // A model may think before its first token, so prefill alone underestimates the wait.
             let usual = self.latency.first_token().unwrap_or_default();
-            return ExpectedWait { uncached_tokens, generation: Some(usual), longest: usual };
+            return ExpectedWait {
+                uncached_tokens,
+                generation: Some(usual),
+                longest: usual,
+                first_token: self.evidence.longest_first_token.value(now),
+            };
         }
         // A larger batch slows every token of a whole response.
         let batch = f64::from(self.state.load.in_flight() / SLOWING_BATCH + 1);
@@ -193,6 +200,7 @@ impl Serving {
             generation: known.map(|known| known.max(allowed.unwrap_or_default())),
             // Without a limit it may be as long as any.
             longest: known.unwrap_or_default().max(allowed.unwrap_or(MAX_ALLOWED_TIME)),
+            first_token: None,
         }
     }
 

@@ -64,7 +64,8 @@ enum HeldProbe {
     None,
     Breaker,
     Cooldown(Arc<Cooldown>),
-    Frozen,
+    /// With the pause before it, in microseconds.
+    Frozen(u64),
     Evidence(Arc<PausedBackend>),
 }
 
@@ -82,7 +83,7 @@ impl HeldProbe {
                 let cooldown = state.cooldowns.covering(request.scope, request.now)?;
                 cooldown.try_take_probe().then_some(Self::Cooldown(cooldown))
             }
-            Probe::Frozen => state.progress.try_take_probe(request.now).then_some(Self::Frozen),
+            Probe::Frozen => state.progress.try_take_probe(request.now).map(Self::Frozen),
             Probe::Evidence => {
                 let paused = evidence?.try_take_probe(request.client, state.serial)?;
                 Some(Self::Evidence(paused))
@@ -95,7 +96,7 @@ impl HeldProbe {
             Self::None => {}
             Self::Breaker => state.breaker.free_probe(),
             Self::Cooldown(cooldown) => cooldown.free_probe(),
-            Self::Frozen => state.progress.free_probe(),
+            Self::Frozen(_) => state.progress.free_probe(),
             Self::Evidence(paused) => paused.free_probe(),
         }
     }
@@ -105,7 +106,7 @@ impl HeldProbe {
             Self::None => Probe::None,
             Self::Breaker => Probe::Breaker,
             Self::Cooldown(_) => Probe::Cooldown,
-            Self::Frozen => Probe::Frozen,
+            Self::Frozen(_) => Probe::Frozen,
             Self::Evidence(_) => Probe::Evidence,
         }
     }
@@ -307,6 +308,13 @@ impl InflightGuard {
     pub fn cut(&mut self, now: Timestamp) {
         if let Some(mut ticket) = self.prediction.take() {
             ticket.cut(now.0 as f64);
+        }
+        let progress = &self.state.progress;
+        let is_early = self.awaited.as_ref().is_some_and(|one| progress.note_left(one, now));
+        if let HeldProbe::Frozen(pause) = self.probe
+            && is_early
+        {
+            progress.set_probe_pause(pause);
         }
     }
 

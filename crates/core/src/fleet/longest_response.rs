@@ -1,5 +1,6 @@
 //! The duration of the longest recent whole response of a model, on any backend. A whole response
-//! shows nothing before its end, so silence of that length proves nothing against a backend.
+//! shows nothing before its end, so silence of that length proves nothing against a backend. The
+//! same holds for a stream before its first token.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -51,6 +51,8 @@ pub struct ModelEvidence {
     backends: ArcSwap<Vec<SharedBackend>>,
     /// The duration of the model's whole responses.
     pub(super) longest: LongestResponse,
+    /// The TTFT of the model's streams.
+    pub(super) longest_first_token: LongestResponse,
 }
 
 impl ModelEvidence {

@@ -4,8 +4,9 @@
 //!
 //! **When it is frozen.** No bytes came from it for `health.frozen_after`, and
 //! - at least two requests were sent since, whose first bytes were expected within a third of the
-//!   time, by the length of their prompts and the measured speed; clients that have left still
-//!   count, or impatient clients would hide the freeze; or
+//!   time, by the length of their prompts and the measured speed; clients that have left count if
+//!   they waited for their expected first byte: otherwise impatient clients would hide the freeze,
+//!   and editors that cancel nearly every request would make one; or
 //! - every stream past its first token is silent, and there are two of them or the engine's own
 //!   counter of tokens stands still.
 //!
@@ -41,6 +42,8 @@ const EXPECTED_PART: u32 = 3;
 const ASSUMED_TOKEN_MICROS: u64 = 10_000;
 /// The time for which a backend whose checks hang is still used where no other one is left.
 const LAST_RESORT: Duration = Duration::from_secs(60);
+/// The wait of a client for a first token that shows something before any is measured.
+const ASSUMED_FIRST_TOKEN: Duration = Duration::from_secs(1);
 /// The fewest tokens of a prompt from which the time per token is learned.
 const MIN_TOKENS: u64 = 64;
 /// The number of streams that must be silent if the engine reports no counter of tokens.
@@ -81,6 +84,9 @@ pub struct ExpectedWait {
     pub generation: Option<Duration>,
     /// The longest time to expect between prompt and first byte.
     pub longest: Duration,
+    /// The longest recent TTFT of the model's streams on any backend; `None` before the first, and
+    /// for a response that is not streamed.
+    pub first_token: Option<Duration>,
 }
 
 /// A request in flight whose first byte is awaited.
@@ -89,6 +95,10 @@ pub(super) struct AwaitedRequest {
     sent: Timestamp,
     /// The uncached tokens of its prompt.
     uncached_tokens: u64,
+    /// Its expected wait, and that for the prompts before it, in microseconds; `None` if unknown.
+    expected: Option<(u64, u64)>,
+    /// The time before which a client that leaves shows nothing.
+    enough: Duration,
     /// Its slot among the requests that may take long.
     slot: Option<usize>,
 }
@@ -132,20 +142,38 @@ impl ResponseProgress {
         let (per_token, last) = (self.token_micros(), self.last_sign());
         let read = wait.uncached_tokens.saturating_mul(per_token);
         let ahead = ahead.saturating_mul(per_token);
-        if let Some(generation) = wait.generation {
-            let expected = read.saturating_add(to_micros(generation));
+        let expected = wait.generation.map(|usual| (read.saturating_add(to_micros(usual)), ahead));
+        if let Some((expected, ahead)) = expected {
             self.silence.note_sent(expected, ahead, last, now);
         }
-        let longest =
-            Duration::from_micros(read.saturating_add(ahead)).saturating_add(wait.longest);
-        let slot = self.awaited.add(longest, last, now);
-        AwaitedRequest { sent: now, uncached_tokens: wait.uncached_tokens, slot }
+        let prompts = Duration::from_micros(read.saturating_add(ahead));
+        let measured = wait.generation.filter(|usual| !usual.is_zero()).or(wait.first_token);
+        AwaitedRequest {
+            sent: now,
+            uncached_tokens: wait.uncached_tokens,
+            expected,
+            enough: prompts.saturating_add(measured.unwrap_or(ASSUMED_FIRST_TOKEN)),
+            slot: self.awaited.add(prompts.saturating_add(wait.longest), last, now),
+        }
     }
 
     /// Records the first byte of a request: the last progress.
     pub(super) fn note_first_byte(&self, request: &AwaitedRequest) {
         self.learn_rate(request.uncached_tokens, self.last().since(request.sent));
         self.end_wait(request);
+    }
+
+    /// Records that the client left a request before its first byte. Returns whether that was too
+    /// early to show anything.
+    pub(super) fn note_left(&self, request: &AwaitedRequest, now: Timestamp) -> bool {
+        let &AwaitedRequest { sent, expected, enough, .. } = request;
+        let is_early = now.since(sent) < enough;
+        match expected {
+            Some(_) if is_early => self.silence.withdraw(sent),
+            Some((expected, ahead)) => self.silence.keep(expected, ahead, self.last_sign(), sent),
+            None => {}
+        }
+        is_early
     }
 
     /// Records that nothing is awaited of a request any more.
@@ -267,12 +295,18 @@ impl ResponseProgress {
         self.freeze.state(now)
     }
 
-    pub(super) fn try_take_probe(&self, now: Timestamp) -> bool {
+    /// Takes the probe slot. Returns the pause before it, in microseconds.
+    pub(super) fn try_take_probe(&self, now: Timestamp) -> Option<u64> {
         self.freeze.try_take_probe(now)
     }
 
     pub(super) fn free_probe(&self) {
         self.freeze.free_probe();
+    }
+
+    /// Undoes the longer pause after a probe that proved nothing.
+    pub(super) fn set_probe_pause(&self, pause: u64) {
+        self.freeze.set_pause(pause);
     }
 }
 

@@ -52,23 +52,27 @@ impl Freeze {
     }
 
     /// Takes the probe slot. The next probe waits for this one, and for a longer pause each time.
-    pub(super) fn try_take_probe(&self, now: Timestamp) -> bool {
+    /// Returns the pause before it, in microseconds.
+    pub(super) fn try_take_probe(&self, now: Timestamp) -> Option<u64> {
         let is_taken = !self.probing.swap(true, Ordering::AcqRel);
-        if is_taken {
-            self.wait_for_probe(now);
-        }
-        is_taken
+        is_taken.then(|| self.wait_for_probe(now))
+    }
+
+    /// Undoes the longer pause after a probe that proved nothing.
+    pub(super) fn set_pause(&self, pause: u64) {
+        self.pause.store(pause, Ordering::Relaxed);
     }
 
     pub(super) fn free_probe(&self) {
         self.probing.store(false, Ordering::Release);
     }
 
-    fn wait_for_probe(&self, now: Timestamp) {
+    fn wait_for_probe(&self, now: Timestamp) -> u64 {
         let Self { until, pause, max_pause, .. } = self;
         let wait = pause.load(Ordering::Relaxed);
         until.store(now.0.saturating_add(wait), Ordering::Relaxed);
         let longer = wait.saturating_mul(2).min(max_pause.load(Ordering::Relaxed));
         pause.store(longer, Ordering::Relaxed);
+        wait
     }
 }

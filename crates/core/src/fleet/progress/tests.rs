@@ -9,7 +9,12 @@ fn at(seconds: f64) -> Timestamp {
 }
 
 fn wait(uncached_tokens: u64) -> ExpectedWait {
-    ExpectedWait { uncached_tokens, generation: Some(Duration::ZERO), longest: Duration::ZERO }
+    ExpectedWait {
+        uncached_tokens,
+        generation: Some(Duration::ZERO),
+        longest: Duration::ZERO,
+        first_token: None,
+    }
 }
 
 fn is_frozen(progress: &ResponseProgress, seconds: f64) -> bool {
@@ -29,7 +34,7 @@ fn two_short_prompts_without_a_byte_for_ten_seconds_are_a_freeze() {
     assert!(is_frozen(&progress, 10.0));
     assert_eq!(progress.state(at(11.9)), BreakerState::Open);
     assert_eq!(progress.state(at(12.0)), BreakerState::HalfOpen);
-    assert!(progress.try_take_probe(at(12.0)));
+    assert!(progress.try_take_probe(at(12.0)).is_some());
     progress.free_probe();
     assert_eq!(progress.state(at(15.9)), BreakerState::Open, "4 s after the last probe");
     assert!(progress.note(at(16.0)), "the first byte ends it");
@@ -111,4 +116,60 @@ fn silent_streams_are_a_freeze_where_a_second_one_or_the_counter_confirms_it() {
         !ResponseProgress::default().judge(2, &HealthConfig::default(), at(90.0)),
         "nothing is known"
     );
+}
+
+/// A stream of ten tokens whose first token usually takes 0.3 s.
+fn usual() -> ExpectedWait {
+    ExpectedWait { generation: Some(SECOND.mul_f64(0.3)), ..wait(10) }
+}
+
+#[test]
+fn clients_that_leave_before_the_usual_first_byte_make_no_freeze() {
+    for (waited, is_freeze) in [(0.1, false), (0.39, false), (0.41, true), (1.0, true)] {
+        let progress = ResponseProgress::default();
+        for second in 0..12 {
+            let sent = f64::from(second);
+            let request = progress.note_sent(usual(), 0, at(sent));
+            assert_eq!(progress.note_left(&request, at(sent + waited)), !is_freeze, "{waited}");
+        }
+        assert_eq!(is_frozen(&progress, 12.0), is_freeze, "{waited}");
+    }
+    let progress = ResponseProgress::default();
+    let unmeasured = |sent, waited| {
+        let request = progress.note_sent(wait(10), 0, at(sent));
+        progress.note_left(&request, at(sent + waited))
+    };
+    assert!(unmeasured(0.0, 1.0), "a second at least, and the prompt");
+    assert!(!unmeasured(2.0, 1.2));
+}
+
+#[test]
+fn request_that_waits_counts_among_those_whose_clients_leave() {
+    let progress = ResponseProgress::default();
+    let early = [0.0, 0.01].map(|sent| progress.note_sent(usual(), 0, at(sent)));
+    let late = [0.02, 0.03].map(|sent| progress.note_sent(usual(), 0, at(sent)));
+    early.iter().for_each(|request| assert!(progress.note_left(request, at(0.1))));
+    assert!(!is_frozen(&progress, 20.0), "none is left");
+    late.iter().for_each(|request| assert!(!progress.note_left(request, at(20.0))));
+    assert!(is_frozen(&progress, 20.0));
+    let progress = ResponseProgress::default();
+    let first = progress.note_sent(usual(), 0, at(0.0));
+    let _second = progress.note_sent(usual(), 0, at(1.0));
+    assert!(!progress.note_left(&first, at(1.1)), "it waited long enough");
+    assert!(is_frozen(&progress, 10.0));
+}
+
+#[test]
+fn probe_without_enough_time_does_not_prolong_the_pause() {
+    let progress = ResponseProgress::default();
+    progress.note_sent(usual(), 0, at(0.0));
+    progress.note_sent(usual(), 0, at(0.0));
+    assert!(is_frozen(&progress, 10.0));
+    for sent in [12.0, 16.0, 20.0] {
+        assert_eq!(progress.state(at(sent)), BreakerState::HalfOpen, "{sent}");
+        let pause = progress.try_take_probe(at(sent)).unwrap();
+        progress.set_probe_pause(pause);
+        progress.free_probe();
+        assert_eq!(progress.state(at(sent + 3.9)), BreakerState::Open, "{sent}");
+    }
 }
