@@ -168,8 +168,8 @@ impl Permit {
 
     /// Records `count` tokens of a stream, received at `now`.
     pub(crate) fn tokens(&mut self, count: u32, now: Timestamp) {
-        if let Some(ticket) = self.0.as_mut().and_then(InflightGuard::prediction) {
-            ticket.tokens(count, now.0 as f64);
+        if let Some(permit) = &mut self.0 {
+            permit.note_tokens(count, now);
         }
     }
 
@@ -317,11 +317,11 @@ pub(crate) fn record_outcome(
 ) {
     // Dropped at the end: a request that its release wakes sees what this attempt has taught.
     let Some(mut permit) = permit.0.take() else { return };
-    let at = now();
-    let outcome = result.outcome;
+    let (at, outcome) = (now(), result.outcome);
+    let tokens = result.usage.and_then(|usage| usage.completion_tokens).map(TokenCount);
+    let is_left = outcome == Outcome::Cancel && !result.is_moved;
     if outcome == Outcome::Ok {
-        let counted = result.usage.and_then(|usage| usage.completion_tokens);
-        permit.complete(counted.map(TokenCount), at);
+        permit.complete(tokens, at);
     } else if outcome == Outcome::Cancel {
         // A stream that its client left shows no length of an output.
         permit.cut(at);
@@ -338,6 +338,7 @@ pub(crate) fn record_outcome(
     let sample = match (ctx.record.request.is_streaming, result.first_token) {
         // The backend has refused nothing: it was sent nothing, or the request changes first.
         _ if outcome == Outcome::Client && !result.is_relayed => LatencySample::None,
+        (true, _) if is_left && permit.has_stalled(at) => LatencySample::Stalled,
         (true, first) => LatencySample::Stream(first),
         (false, _) if result.runs_model => LatencySample::Whole,
         (false, _) => LatencySample::None,
@@ -346,7 +347,6 @@ pub(crate) fn record_outcome(
     if let Some(transition) = attempt.serving.learn_attempt(outcome, source, sample, health) {
         transition.log(&state.name);
     }
-    let tokens = result.usage.and_then(|usage| usage.completion_tokens).map(TokenCount);
     attempt.serving.measure_quality(outcome, source, sample, tokens);
     if result.runs_model {
         let is_ok = result.outcome == Outcome::Ok;

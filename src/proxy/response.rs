@@ -308,9 +308,7 @@ impl RelayObserver for RelayProgress<'_> {
             serving.state.drain_estimate.add_tokens(slot, tokens);
         }
         // Before the requests that wait for capacity look at the backend.
-        if self.attempt.is_predicted {
-            self.permit.tokens(tokens, now);
-        }
+        self.permit.tokens(tokens, now);
         if is_first {
             self.permit.first_token();
             self.proxy.observers.first_token(serving.id, now.since(self.view.ctx.arrived_at));

@@ -245,6 +245,28 @@ fn long_prefill_is_no_freeze() {
     });
 }
 
+/// Each new stream begins, so that the backend never falls silent, and its client leaves soon.
+#[test]
+fn engine_whose_streams_stall_is_avoided() {
+    let fleet = Fleet::start(2, Setup { strategy: "round_robin", ..Setup::default() });
+    let is_served = || {
+        let mut client = fleet.begin(&streaming_chat("m", "hello"));
+        client.stream.set_read_timeout(Some(Duration::from_millis(1200))).unwrap();
+        client.read_response().is_ok_and(|response| response.is_whole)
+    };
+    assert!((0..4).all(|_| is_served()), "a stream of each is measured");
+    fleet.a().always(Some(Fault::RoleOnlyThenHang));
+    let lost = (0..12).filter(|_| !is_served()).count();
+    assert!((3..6).contains(&lost), "{lost} of 12");
+    assert_eq!(fleet.fact("a", "breaker"), json!("closed"), "a cancel is none of its business");
+    fleet.a().always(None);
+    let before = fleet.a().counters().requests;
+    eventually("it is used again", PATIENCE, || {
+        is_served();
+        fleet.a().counters().requests > before + 3
+    });
+}
+
 #[test]
 fn streams_that_carry_comments_alone_are_no_freeze() {
     let fleet = Fleet::start(1, Setup { health: FROZEN, ..Setup::default() });

@@ -32,6 +32,8 @@ const COOLDOWN_JITTER: f64 = 0.1;
 pub enum LatencySample {
     /// A stream, with the time of its first token if there was one.
     Stream(Option<Timestamp>),
+    /// A stream that had stalled when its client left.
+    Stalled,
     /// A response that is not streamed.
     Whole,
     /// Nothing: the model did not run.
@@ -48,6 +50,9 @@ impl Serving {
         sample: LatencySample,
         health: &HealthConfig,
     ) -> Option<BreakerTransition> {
+        if sample == LatencySample::Stalled {
+            return self.learn_stall(source, health);
+        }
         let transition = self.state.learn_outcome(outcome, source, &health.breaker);
         let learned = self.learn_evidence(outcome, source, sample, &health.breaker);
         if transition == Some(BreakerTransition::Closed) || learned.is_own_released {
@@ -71,10 +76,23 @@ impl Serving {
                     self.latency.learn_response(took, source.at);
                     self.evidence.longest.learn(took, source.at);
                 }
-                LatencySample::Stream(None) | LatencySample::None => {}
+                LatencySample::Stream(None) | LatencySample::Stalled | LatencySample::None => {}
             }
         }
         transition
+    }
+
+    /// Records that a client left a stream that had stalled. That is evidence against the model on
+    /// this backend, as a fault is, and none for the breaker: a cancelled request is neutral there.
+    fn learn_stall(
+        &self,
+        source: OutcomeSource,
+        health: &HealthConfig,
+    ) -> Option<BreakerTransition> {
+        self.state.note_fault(source.at, &health.breaker);
+        let (outcome, sample) = (Outcome::Fault, LatencySample::None);
+        let learned = self.learn_evidence(outcome, source, sample, &health.breaker);
+        self.model_transition(learned, outcome, source.at)
     }
 
     /// Measures an attempt that ended for the policies that have bounds for quality. `tokens`: the
@@ -99,7 +117,10 @@ impl Serving {
         }
         let first = match sample {
             LatencySample::Stream(first) if !is_fault => first,
-            LatencySample::Stream(_) | LatencySample::Whole | LatencySample::None => None,
+            LatencySample::Stream(_)
+            | LatencySample::Stalled
+            | LatencySample::Whole
+            | LatencySample::None => None,
         };
         let further = tokens.and_then(|tokens| tokens.0.checked_sub(1)).filter(|more| *more > 0);
         quality.learn(&QualitySample {

@@ -18,7 +18,7 @@ use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
 use super::owner_shares::OwnerHold;
 use super::paused_backend::PausedBackend;
-use super::progress::{AwaitedRequest, ExpectedWait};
+use super::progress::{AwaitedRequest, ExpectedWait, ResponseProgress, StallWatch};
 use super::requester::Owner;
 
 /// The conditions of a permit.
@@ -127,6 +127,8 @@ pub struct InflightGuard {
     is_loading: bool,
     /// The request before its first byte, if its progress is watched.
     awaited: Option<AwaitedRequest>,
+    /// The silence of its stream.
+    stall: StallWatch,
     /// True for a stream after its first token, except while it waits for its client.
     is_stream: bool,
     /// True for such a stream while it waits for its client to read.
@@ -173,6 +175,7 @@ impl InflightGuard {
                 excludes_probes: true,
                 is_loading: false,
                 awaited: None,
+                stall: StallWatch::default(),
                 is_stream: false,
                 waits_for_client: false,
                 drain_slot: None,
@@ -228,7 +231,9 @@ impl InflightGuard {
     /// Watches the progress of the request. Must be called before its own tokens are counted.
     pub fn watch_progress(&mut self, wait: ExpectedWait, now: Timestamp) {
         let ahead = self.state.work.prefill_tokens();
-        self.awaited = Some(self.state.progress.note_sent(wait, ahead, now));
+        let request = self.state.progress.note_sent(wait, ahead, now);
+        self.stall = ResponseProgress::watch_stall(&request);
+        self.awaited = Some(request);
     }
 
     /// Counts the request's tokens for as long as it is in flight.
@@ -268,6 +273,9 @@ impl InflightGuard {
     /// Records whether the response waits for its client to read. Such a stream is silent without
     /// the backend's doing.
     pub fn wait_for_client(&mut self, waits: bool, now: Timestamp) {
+        if waits {
+            self.stall.end();
+        }
         let progress = &self.state.progress;
         match waits {
             true if self.is_stream => progress.end_stream(),
@@ -278,6 +286,19 @@ impl InflightGuard {
             _ => return,
         }
         (self.is_stream, self.waits_for_client) = (!waits, waits);
+    }
+
+    /// Records `count` tokens of its stream, received at `now`.
+    pub fn note_tokens(&mut self, count: u32, now: Timestamp) {
+        self.stall.note_token(now);
+        if let Some(ticket) = &mut self.prediction {
+            ticket.tokens(count, now.0 as f64);
+        }
+    }
+
+    /// Returns whether its stream has been silent for much longer than streams of its model are.
+    pub fn has_stalled(&self, now: Timestamp) -> bool {
+        self.stall.has_stalled(now)
     }
 
     /// Counts the request in predictions for as long as it is in flight, and among the sheddable

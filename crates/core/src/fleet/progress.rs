@@ -22,6 +22,7 @@
 mod awaited;
 mod freeze;
 mod silence;
+mod stall;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -32,6 +33,7 @@ use penstock_config::HealthConfig;
 use self::awaited::AwaitedWork;
 use self::freeze::Freeze;
 use self::silence::Silence;
+pub(super) use self::stall::StallWatch;
 use super::circuit_breaker::BreakerState;
 
 /// The precision of the time of the last progress.
@@ -99,6 +101,8 @@ pub(super) struct AwaitedRequest {
     expected: Option<(u64, u64)>,
     /// The time before which a client that leaves shows nothing.
     enough: Duration,
+    /// The silence after which its stream has stalled; `None` if unknown.
+    stall: Option<Duration>,
     /// Its slot among the requests that may take long.
     slot: Option<usize>,
 }
@@ -153,8 +157,14 @@ impl ResponseProgress {
             uncached_tokens: wait.uncached_tokens,
             expected,
             enough: prompts.saturating_add(measured.unwrap_or(ASSUMED_FIRST_TOKEN)),
+            stall: wait.first_token.map(|longest| stall::limit(prompts.max(longest))),
             slot: self.awaited.add(prompts.saturating_add(wait.longest), last, now),
         }
+    }
+
+    /// The watch for a stall of the stream that responds to `request`.
+    pub(super) fn watch_stall(request: &AwaitedRequest) -> StallWatch {
+        StallWatch::new(request.sent, request.stall)
     }
 
     /// Records the first byte of a request: the last progress.

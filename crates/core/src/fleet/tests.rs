@@ -281,6 +281,21 @@ fn evidence_survives_a_new_topology() {
 }
 
 #[test]
+fn stalled_stream_is_evidence_and_another_cancel_is_none() {
+    let backends =
+        ["x", "y"].map(|name| format!("{{name: {name}, url: 'http://{name}', models: [m]}}"));
+    let fleet = fleet_of(&format!("backends: [{}]", backends.join(", "))).topology();
+    let (row, health) = (&model(&fleet, "m").serving[0], &fleet.backends[0].config.health);
+    let from = source(Timestamp(1), Requester { client: 7, ..Requester::default() });
+    let expected = [super::BreakerState::Closed, super::BreakerState::Open];
+    for (sample, state) in [LatencySample::None, LatencySample::Stalled].into_iter().zip(expected) {
+        (0..3).for_each(|_| drop(row.learn_attempt(Outcome::Cancel, from, sample, health)));
+        assert_eq!(row.evidence_against(from.requester, Timestamp(2)), state, "{sample:?}");
+    }
+    assert!(row.state.breaker.is_closed());
+}
+
+#[test]
 fn refusal_starts_a_cooldown_and_not_the_breaker() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;
