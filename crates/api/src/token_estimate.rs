@@ -6,7 +6,8 @@ choice! {
     /// The method that estimates the number of prompt tokens.
     pub enum TokenEstimate {
         /// By kind of character, a quarter of the sum: Chinese, Japanese and Korean characters
-        /// count three, emoji four, all others one.
+        /// count three, emoji four, all others one. In long texts digits, punctuation and changes
+        /// of case count more, and runs of one character less.
         Auto = "auto",
         /// Characters / 4: as `auto` for alphabets, several times too low for Chinese, Japanese,
         /// Korean.

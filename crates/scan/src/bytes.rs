@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 
 use penstock_api::slices::{after, before};
 use pulp::{Arch, NullaryFnOnce};
-use wide::u8x16;
 
 /// Runs `work` with the widest vector instructions that this processor supports. Only code inlined
 /// into `work` is compiled for them. The dispatch costs a few nanoseconds, so it pays for long runs
@@ -15,81 +14,7 @@ pub(super) fn widest<W: NullaryFnOnce>(work: W) -> W::Output {
     PROCESSOR.dispatch(work)
 }
 
-static PROCESSOR: LazyLock<Arch> = LazyLock::new(Arch::new);
-
-/// Work for [`widest_marking`].
-pub(super) trait Marking {
-    type Output;
-
-    fn run(self, marker: impl Marker) -> Self::Output;
-}
-
-/// Runs work that marks bytes, with the fastest [`Marker`] of this processor.
-#[inline(always)]
-pub(super) fn widest_marking<W: Marking>(work: W) -> W::Output {
-    match *PROCESSOR {
-        #[cfg(target_arch = "x86_64")]
-        Arch::V3(simd) => pulp::Simd::vectorize(simd, With(work, InHalves(simd))),
-        processor => processor.dispatch(With(work, InBlocks)),
-    }
-}
-
-/// The number of bytes marked at once: one for each bit of a word.
-pub(super) const STRETCH: usize = 64;
-
-/// Compares each byte of a stretch with one value and sets a bit per match; the first byte is the
-/// lowest bit.
-pub(super) trait Marker: Copy {
-    fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64;
-}
-
-/// Marks one block after another.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct InBlocks;
-
-impl Marker for InBlocks {
-    #[inline(always)]
-    fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64 {
-        let (blocks, _) = stretch.as_chunks();
-        blocks.iter().rev().fold(0, |marks, block| {
-            let is_equal = u8x16::new(*block).simd_eq(u8x16::splat(byte));
-            marks << BLOCK | u64::from(is_equal.to_bitmask())
-        })
-    }
-}
-
-/// Marks half a stretch at a time. Written out with intrinsics, because the compiler does not merge
-/// two blocks into one instruction.
-#[cfg(target_arch = "x86_64")]
-#[derive(Debug, Clone, Copy)]
-struct InHalves(pulp::x86::V3);
-
-#[cfg(target_arch = "x86_64")]
-impl Marker for InHalves {
-    #[inline(always)]
-    fn mark(self, stretch: &[u8; STRETCH], byte: u8) -> u64 {
-        let pulp::x86::V3 { avx, avx2, .. } = self.0;
-        let wanted = avx._mm256_set1_epi8(byte.cast_signed());
-        let [low, high]: [std::arch::x86_64::__m256i; 2] = pulp::cast(*stretch);
-        let mark = |half| {
-            let is_equal = avx2._mm256_cmpeq_epi8(half, wanted);
-            u64::from(avx2._mm256_movemask_epi8(is_equal).cast_unsigned())
-        };
-        mark(low) | mark(high) << (STRETCH / 2)
-    }
-}
-
-/// A struct instead of a closure, because stable Rust cannot force a closure to be inlined.
-struct With<W, M>(W, M);
-
-impl<W: Marking, M: Marker> NullaryFnOnce for With<W, M> {
-    type Output = W::Output;
-
-    #[inline(always)]
-    fn call(self) -> Self::Output {
-        self.0.run(self.1)
-    }
-}
+pub(super) static PROCESSOR: LazyLock<Arch> = LazyLock::new(Arch::new);
 
 /// The number of bytes in a word.
 pub(super) const WORD: usize = 8;
@@ -358,30 +283,6 @@ mod tests {
             let text = character.to_string().repeat(1000);
             let expected = weigh_character(character.into()) as u64 * 1000;
             assert_eq!(weigh(text.as_bytes()), expected, "{character:?}");
-        }
-    }
-
-    struct Marks([u8; STRETCH], u8);
-
-    impl Marking for Marks {
-        type Output = u64;
-
-        fn run(self, marker: impl Marker) -> u64 {
-            marker.mark(&self.0, self.1)
-        }
-    }
-
-    #[test]
-    fn every_processor_marks_alike() {
-        for place in 0..STRETCH {
-            let mut stretch = [b'.'; STRETCH];
-            stretch[place] = b'x';
-            stretch[STRETCH - 1 - place / 3] = b'x';
-            let expected =
-                (0..STRETCH).fold(0, |all, at| all | u64::from(stretch[at] == b'x') << at);
-            assert_eq!(InBlocks.mark(&stretch, b'x'), expected);
-            assert_eq!(widest_marking(Marks(stretch, b'x')), expected);
-            assert_eq!(widest_marking(Marks([0xff; STRETCH], 0xff)), u64::MAX);
         }
     }
 }

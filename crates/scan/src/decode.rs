@@ -1,7 +1,7 @@
 //! Decodes JSON strings into the caller's memory, block by block. Each block is copied first and
 //! searched for escapes afterwards, so that an escape costs one step and not a separate search.
 
-use super::bytes::{InBlocks, Marker, Marking, STRETCH as BLOCK, widest_marking};
+use super::marker::{InBlocks, Marker, Marking, STRETCH as BLOCK, widest_marking};
 
 /// The bytes read from the start of a block: an escape may end after the block.
 const SEEN: usize = 2 * BLOCK;

@@ -5,13 +5,13 @@
 use pulp::NullaryFnOnce;
 use wide::u8x16;
 
-use super::bytes::{HIGH, STRETCH, widest};
+use super::bytes::{HIGH, widest};
 use super::cursor::{Cursor, Parsed, Syntax};
+use super::escape_starts::escape_starts;
+use super::marker::STRETCH;
 
 /// After this many stretches without a backslash, escapes count as rare again.
 const CLEAN_STRETCHES: u32 = 16;
-/// The bits with even indexes.
-const EVEN: u64 = 0x5555_5555_5555_5555;
 
 /// Bitmaps of a stretch, by class of byte; the first byte is the lowest bit.
 struct Marks {
@@ -56,16 +56,6 @@ impl Marks {
 #[cold]
 fn controls(stretch: &[u8; STRETCH]) -> u64 {
     stretch.iter().rev().fold(0, |marks, byte| marks << 1 | u64::from(*byte < 0x20))
-}
-
-/// The backslashes that start an escape: in a row of backslashes the first one and then every other
-/// one.
-#[inline(always)]
-fn starters(backslashes: u64) -> u64 {
-    let first = backslashes & !(backslashes << 1);
-    // Adding its first bit to a row clears the row; here for the rows that start at an even index.
-    let even_rows = backslashes & !backslashes.wrapping_add(first & EVEN);
-    even_rows & EVEN | backslashes & !even_rows & !EVEN
 }
 
 /// The state of the scan between two stretches.
@@ -114,7 +104,7 @@ impl Cursor<'_> {
             if !marks.is_ascii {
                 *high |= HIGH;
             }
-            let starters = starters(marks.backslashes & !progress.is_open);
+            let starters = escape_starts(marks.backslashes & !progress.is_open);
             let mut escaped = starters << 1 | progress.is_open;
             let stops = marks.stops(stretch) & !escaped;
             if stops != 0 {
@@ -184,25 +174,6 @@ impl Cursor<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_other_backslash_of_a_row_starts_an_escape() {
-        for pattern in 0..1_u64 << 16 {
-            for shift in [0, 1, 23, 48] {
-                let backslashes = pattern << shift;
-                let mut expected = 0;
-                let mut place = 0;
-                while place < 64 {
-                    if backslashes >> place & 1 == 1 {
-                        expected |= 1 << place;
-                        place += 1;
-                    }
-                    place += 1;
-                }
-                assert_eq!(starters(backslashes), expected, "{backslashes:#b}");
-            }
-        }
-    }
 
     #[test]
     fn every_byte_is_marked_at_every_place() {

@@ -9,6 +9,7 @@ use penstock_api::units::{ByteSpan, TokenCount};
 use penstock_api::{Capabilities, Operation, percent_decode};
 
 use super::bytes::weigh;
+use super::density::measured;
 use super::ids::StoredIds;
 use super::prompt_limit::PromptLimit;
 use super::twin::deciding_in_query;
@@ -274,7 +275,7 @@ impl Form {
             Field::Stream => self.streaming = text.eq_ignore_ascii_case("true") || text == "1",
             Field::Prompt => {
                 self.prompt = match estimate {
-                    TokenEstimate::Auto => weigh(value),
+                    TokenEstimate::Auto => measured(weigh(value), value),
                     TokenEstimate::Chars => text.chars().count() as u64,
                     TokenEstimate::Utf8 => text.len() as u64,
                 };

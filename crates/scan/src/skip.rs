@@ -13,9 +13,7 @@ impl Cursor<'_> {
         match kind {
             b'"' => {
                 let string = self.string()?;
-                let mut weight = Weight::default();
-                weight.add_string(self.raw(string), self.measure(string), 0);
-                Ok(weight)
+                Ok(Weight::of_string(self.raw(string), self.measure(string)))
             }
             b'{' | b'[' => {
                 self.skip(kind)?;
@@ -44,14 +42,14 @@ impl Cursor<'_> {
             match self.peek() {
                 b'"' => {
                     let text = self.string()?;
-                    weight.add_string(self.raw(text), text.ascii_length(), text.high);
+                    self.add_string(&mut weight, text);
                 }
                 b'{' => {
                     self.open()?;
                     kinds = kinds << 1 | 1;
                     if self.peek() != b'}' {
                         let name = self.name()?;
-                        weight.add_string(self.raw(name), name.ascii_length(), name.high);
+                        self.add_string(&mut weight, name);
                         continue;
                     }
                 }
@@ -78,7 +76,7 @@ impl Cursor<'_> {
                     (b',', true) => {
                         self.at += 1;
                         let name = self.name()?;
-                        weight.add_string(self.raw(name), name.ascii_length(), name.high);
+                        self.add_string(&mut weight, name);
                         break;
                     }
                     (b',', false) => {
@@ -94,6 +92,11 @@ impl Cursor<'_> {
                 }
             }
         }
+    }
+
+    #[inline(always)]
+    fn add_string(&self, weight: &mut Weight, text: Text) {
+        weight.add_string(self.raw(text), text.ascii_length(), text.high, self.estimate);
     }
 
     /// Consumes a member's name and the colon after it.

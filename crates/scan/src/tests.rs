@@ -45,6 +45,14 @@ fn length(text: &str, estimate: TokenEstimate) -> usize {
     }
 }
 
+/// Returns whether the estimate of a body depends on the density of its texts, which a walk over
+/// its tree does not find.
+fn is_measured(body: &str, estimate: TokenEstimate) -> bool {
+    let unescaped = body.replace("\\\\", "__").replace("\\\"", "__");
+    let is_long = |text: &str| text.len() >= super::density::MIN_MEASURED;
+    estimate == TokenEstimate::Auto && unescaped.split('"').any(is_long)
+}
+
 fn tokens(operation: Operation, estimate: TokenEstimate, body: &str) -> u32 {
     let options = ScanOptions { estimate, ..ScanOptions::default() };
     scan(operation, None, body.as_bytes(), options).unwrap().estimated_tokens.0

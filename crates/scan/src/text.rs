@@ -6,10 +6,12 @@ use penstock_api::slices::{after, before, between};
 
 use super::TokenEstimate;
 use super::bytes::{
-    BLOCK, HIGH, STRETCH, Stop, WORD, block_at, count_continuations, find_control, is_dense,
-    is_plain, is_plain_block, is_stop, weigh, weigh_character, word_at,
+    BLOCK, HIGH, Stop, WORD, block_at, count_continuations, find_control, is_dense, is_plain,
+    is_plain_block, is_stop, weigh, weigh_character, word_at,
 };
 use super::cursor::{Cursor, Parsed, Syntax};
+use super::density::{MIN_MEASURED, measured};
+use super::marker::STRETCH;
 use super::unescape::ShortString;
 
 /// The number of blocks read one at a time before a string counts as long.
@@ -268,14 +270,19 @@ impl<'a> Cursor<'a> {
     #[inline(always)]
     pub(super) fn measure(&self, text: Text) -> u64 {
         let length = text.ascii_length();
-        if text.high & HIGH == 0 {
+        let is_ascii = text.high & HIGH == 0;
+        if is_ascii && text.end - text.start < MIN_MEASURED {
             return length;
         }
         let raw = self.raw(text);
         match self.estimate {
+            TokenEstimate::Auto if is_ascii => measured(length, raw),
             // Saturating, because invalid UTF-8, which is rejected later, may weigh more than it
             // has bytes.
-            TokenEstimate::Auto => (length + weigh(raw)).saturating_sub(raw.len() as u64),
+            TokenEstimate::Auto => {
+                measured((length + weigh(raw)).saturating_sub(raw.len() as u64), raw)
+            }
+            TokenEstimate::Chars | TokenEstimate::Utf8 if is_ascii => length,
             TokenEstimate::Chars => length - count_continuations(raw),
             TokenEstimate::Utf8 => length,
         }

@@ -1,6 +1,7 @@
 //! The length of the JSON that an engine reads: definitions of tools, schemas, arguments of calls.
 
 use super::bytes::{HIGH, count_continuations, is_dense, weigh};
+use super::density::measured;
 use super::{TEXT_PER_TOKEN, TokenEstimate};
 
 /// The length counted for each name or value in JSON in addition to its characters: one and a half
@@ -10,9 +11,32 @@ const TEXT_PER_VALUE: u64 = 6;
 /// The tokens of an image, a sound or a file that is not text. Engines make 64 to 4,096 tokens of
 /// an image, by its size and the model; its size is not in the request.
 const TOKENS_PER_BLOB: u64 = 768;
-/// The length from which a string without white space, quotes and escapes counts as a file in
-/// base64.
-const MIN_BLOB: usize = 1 << 10;
+/// The length from which a string in JSON is measured, and may be a file in base64: a string
+/// without white space, quotes and escapes.
+const MIN_LONG: usize = 1 << 10;
+/// Four times the length that a character of base64 counts: what [`measured`] finds, without
+/// reading a large file for it.
+const BASE64: u64 = 11;
+/// The first bytes of files in base64: data URLs, images, sounds, videos, PDFs and archives, such
+/// as those of office software. Other dense text, such as the output of a tool, is text.
+const FILES: [&[u8]; 16] = [
+    b"data:",
+    b"iVBORw0KGgo",
+    b"/9j/",
+    b"R0lGOD",
+    b"UklGR",
+    b"SUkq",
+    b"TU0A",
+    b"JVBERi",
+    b"UEsDB",
+    b"0M8R4K",
+    b"SUQz",
+    b"//",
+    b"T2dnUw",
+    b"ZkxhQ",
+    b"GkXfo",
+    b"AAAA",
+];
 
 /// Returns the length counted for `count` images.
 pub(super) fn weigh_blobs(count: u64) -> u64 {
@@ -26,33 +50,45 @@ pub(super) struct Weight {
     pub(super) text: u64,
     /// The number of names and values, without arrays and objects.
     pub(super) values: u64,
-    /// The part of the text that is in long strings like base64.
+    /// The part of the text that is in files in base64.
     blob_text: u64,
-    /// The number of these strings.
+    /// The number of these files.
     blobs: u64,
     /// The highest bit of some byte is set if a string is not ASCII.
     high: u64,
 }
 
 impl Weight {
-    /// Adds a string. `raw` are the bytes as written, `length` is the decoded length. If `length`
-    /// was measured as if the string was ASCII, the highest bits of `high` show whether it was.
+    /// Returns the weight of a string of a measured `length`, `raw` as written.
     #[inline(always)]
-    pub(super) fn add_string(&mut self, raw: &[u8], length: u64, high: u64) {
-        self.text += length;
+    pub(super) fn of_string(raw: &[u8], length: u64) -> Self {
+        let is_file = is_file(raw);
+        let blob_text = if is_file { length } else { 0 };
+        Self { text: length, values: 1, blob_text, blobs: is_file.into(), high: 0 }
+    }
+
+    /// Adds a string. `raw` are the bytes as written, `length` is the decoded length as if the
+    /// string was ASCII; the highest bits of `high` show whether it was.
+    #[inline(always)]
+    pub(super) fn add_string(&mut self, raw: &[u8], length: u64, high: u64, by: TokenEstimate) {
         self.values += 1;
         self.high |= high;
-        if let Some(start) = raw.first_chunk::<MIN_BLOB>() {
-            self.look_for_blob(start, length);
-        }
+        self.text += if raw.len() < MIN_LONG { length } else { self.measure(raw, length, by) };
     }
 
     #[cold]
-    fn look_for_blob(&mut self, start: &[u8], length: u64) {
-        if is_dense(start) {
+    fn measure(&mut self, raw: &[u8], length: u64, by: TokenEstimate) -> u64 {
+        let is_file = is_file(raw);
+        let length = match by {
+            TokenEstimate::Auto if is_file => length * BASE64 / 4,
+            TokenEstimate::Auto => measured(length, raw),
+            TokenEstimate::Chars | TokenEstimate::Utf8 => length,
+        };
+        if is_file {
             self.blob_text += length;
             self.blobs += 1;
         }
+        length
     }
 
     /// Adds a number or a literal.
@@ -90,8 +126,15 @@ impl Weight {
         self.text + self.values * TEXT_PER_VALUE
     }
 
-    /// Returns the same length, but with strings in base64 counted as images.
+    /// Returns the same length, but with files in base64 counted as images.
     pub(super) fn with_blobs(self) -> u64 {
         self.as_json().saturating_sub(self.blob_text) + weigh_blobs(self.blobs)
     }
+}
+
+/// Returns whether a string is a file in base64.
+#[inline(always)]
+fn is_file(raw: &[u8]) -> bool {
+    raw.first_chunk::<MIN_LONG>()
+        .is_some_and(|start| FILES.iter().any(|file| start.starts_with(file)) && is_dense(start))
 }

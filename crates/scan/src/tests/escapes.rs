@@ -49,7 +49,9 @@ fn check(text: &str, estimate: TokenEstimate) -> Result<(), TestCaseError> {
             let prompt = value["prompt"].as_str().unwrap();
             let length = super::length(prompt, estimate);
             let found = found.map_err(|error| TestCaseError::fail(format!("{error}: {body}")))?;
-            prop_assert_eq!(found.estimated_tokens.0 as usize, length / 4, "{}", body);
+            if !super::is_measured(&body, estimate) {
+                prop_assert_eq!(found.estimated_tokens.0 as usize, length / 4, "{}", body);
+            }
         }
         Err(error) => {
             let refused = matches!(

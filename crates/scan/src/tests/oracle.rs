@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::super::{ScanError, ScanOptions, Syntax, TokenEstimate, scan};
+use super::is_measured;
 use bodies::{Printer, a_body};
 use facts::{Facts, is_json};
 
@@ -72,7 +73,9 @@ fn check_facts(operation: Operation, estimate: TokenEstimate, body: &[u8], value
     assert_eq!(profile.model_name(body), value["model"].as_str().unwrap_or(""));
     assert_eq!(profile.names_model(), value["model"].is_string());
     assert_eq!(profile.streaming, value["stream"] == true);
-    assert_eq!(profile.estimated_tokens.0 as usize, facts.text / 4 + facts.ids);
+    if !is_measured(&String::from_utf8_lossy(body), estimate) {
+        assert_eq!(profile.estimated_tokens.0 as usize, facts.text / 4 + facts.ids);
+    }
     assert!(profile.prompt_tokens >= profile.estimated_tokens);
     assert_eq!(profile.needs.contains(Capabilities::VISION), facts.has_image);
     let tools = !value["tools"].is_null() || !value["functions"].is_null();

@@ -7,9 +7,9 @@ use super::super::TokenEstimate;
 use super::oracle::bodies::{Json, Printer, a_value};
 use super::{length, scan_as};
 
-/// A word of 40,000 characters, about 10,000 tokens.
+/// A text of 40,000 letters, about 10,000 tokens.
 fn long() -> String {
-    "word ".repeat(8000)
+    format!("a {}", "word".repeat(10_000))
 }
 
 /// Returns both estimates for a body to which a model is added.
@@ -302,7 +302,9 @@ proptest! {
         let body = format!(r#"{{"model":"m","tools":{}}}"#, Printer::print(&tools, dice));
         let options = super::super::ScanOptions { estimate, ..Default::default() };
         let profile = super::super::scan(Operation::Chat, None, body.as_bytes(), options).unwrap();
-        prop_assert_eq!(profile.prompt_tokens.0 as usize, expected, "{}", body);
+        if !super::is_measured(&body, estimate) {
+            prop_assert_eq!(profile.prompt_tokens.0 as usize, expected, "{}", body);
+        }
         prop_assert_eq!(profile.estimated_tokens.0, 0);
     }
 }
