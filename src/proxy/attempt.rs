@@ -22,7 +22,7 @@ use crate::proxy::own_response::OwnResponse;
 use crate::proxy::request::{Reserved, RewriteKinds, ScannedRequest};
 use crate::proxy::shift_state::TooLong;
 use crate::seeds::Seeds;
-use crate::upstream::disposition::{ResponseTerms, SentKey};
+use crate::upstream::disposition::{Contexts, ResponseTerms, SentKey};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::named_resource::names_resource;
 
@@ -108,13 +108,13 @@ impl<'a> Attempt<'a> {
             400 | 404 | 422 | 500 | 501 => request.profile.needs,
             _ => Capabilities::NONE,
         };
-        let serves_elsewhere = |model: &Model| {
-            model.may_serve_elsewhere(&request.profile, self.serving, &request.tried)
-        };
-        let is_elsewhere = !needs.is_empty()
-            && self.fleet.model(self.decision.model).is_some_and(serves_elsewhere);
+        let may_differ = matches!(status, 400 | 404 | 413 | 422 | 500 | 501);
+        let model = self.fleet.model(self.decision.model).filter(|_| may_differ);
+        let (profile, tried, own) = (&request.profile, &request.tried, self.serving);
+        let is_elsewhere = model.is_some_and(|one| one.may_serve_elsewhere(profile, own, tried));
+        let contexts = |model: &Model| Contexts::of(model, own, profile, tried);
         ResponseTerms {
-            operation: request.profile.operation,
+            operation: profile.operation,
             sent,
             model: self.upstream_name(request).unwrap_or(&request.model),
             body: request.body(),
@@ -127,6 +127,7 @@ impl<'a> Attempt<'a> {
             may_drop: Capabilities::NONE,
             needs,
             elsewhere: if is_elsewhere { needs } else { Capabilities::NONE },
+            contexts: model.and_then(contexts),
             is_path_known: matches!(status, 404 | 405 | 501) && is_path_known(),
         }
     }

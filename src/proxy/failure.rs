@@ -51,6 +51,7 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
         Refusal::TooLarge
         | Refusal::OperationMissing
         | Refusal::CapabilityMissing
+        | Refusal::ContextTooShort(_)
         | Refusal::Client => Outcome::Client,
     }
 }
@@ -85,6 +86,7 @@ fn code_of(failure: &Failure) -> ErrorCode {
         Failure::Held(Refusal::RateLimited, _) => ErrorCode::BackendsCoolingDown,
         Failure::Held(Refusal::Overloaded, _) => ErrorCode::AllBackendsBusy,
         Failure::Held(Refusal::CapabilityMissing, _) => ErrorCode::CapabilityMismatch,
+        Failure::Held(Refusal::ContextTooShort(_), _) => ErrorCode::ContextLengthExceeded,
         Failure::Held(Refusal::TooLarge | Refusal::Client, _) => ErrorCode::InvalidRequest,
         Failure::Held(
             Refusal::KeyRejected

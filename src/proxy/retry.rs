@@ -225,6 +225,11 @@ fn goes_on(
             keep_to_cooling(flow, request);
         }
     } else {
+        if let Some(Refusal::ContextTooShort(context)) = failure.refusal()
+            && let Some(model) = request.fleet.model(decision.model)
+        {
+            request.tried.insert_all(&model.without_longer_context(&request.profile, context));
+        }
         // With another operation, the same backend may serve it.
         if !lacks_operation {
             request.tried.insert(decision.backend);

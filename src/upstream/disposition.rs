@@ -2,9 +2,13 @@
 //! the response. The status alone does not decide: a 200 may come with an error, or with nothing at
 //! all.
 
+use penstock_api::units::TokenCount;
 use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming};
+use penstock_core::fleet::{BackendSet, Model, Serving};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
-use penstock_scan::{FirstEvent, is_void, lacks_result, may_report_failure, reports_failure};
+use penstock_scan::{
+    FirstEvent, RequestProfile, is_void, lacks_result, may_report_failure, reports_failure,
+};
 
 use crate::upstream::failure::Refusal;
 use crate::upstream::response_head::Framing;
@@ -47,6 +51,8 @@ pub(crate) struct ResponseTerms<'a> {
     pub(crate) needs: Capabilities,
     /// The same, if another backend may have all of them.
     pub(crate) elsewhere: Capabilities,
+    /// The contexts, if another backend has a known one.
+    pub(crate) contexts: Option<Contexts>,
     /// True if the backend has served this operation before, or the request names something that it
     /// may lack: then a 404 says nothing about the path.
     pub(crate) is_path_known: bool,
@@ -60,6 +66,38 @@ impl ResponseTerms<'_> {
         }
         let missing = read_unsupported(error, self.body);
         if self.needs.contains(missing) { missing } else { Capabilities::NONE }
+    }
+}
+
+/// The context of a backend, and the longest one of the others that may serve the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Contexts {
+    /// `None` if unknown.
+    pub(crate) own: Option<TokenCount>,
+    pub(crate) longest_elsewhere: TokenCount,
+}
+
+impl Contexts {
+    /// Returns the contexts for a request that was sent to `serving`; `None` if no other backend is
+    /// left, or none of a known context.
+    pub(crate) fn of(
+        model: &Model,
+        serving: &Serving,
+        request: &RequestProfile,
+        tried: &BackendSet,
+    ) -> Option<Self> {
+        let longest_elsewhere = model.longest_context_elsewhere(request, serving, tried)?;
+        Some(Self { own: serving.context_for(request.context_length), longest_elsewhere })
+    }
+
+    /// Returns the backend's context, by the words of its engine, if a longer one elsewhere may
+    /// hold the request.
+    fn exceeded(self, refusal: &ContextRefusal) -> Option<TokenCount> {
+        let own = refusal.limit.map(TokenCount).or(self.own)?;
+        let longest = self.longest_elsewhere;
+        let prompt = refusal.prompt.unwrap_or_default();
+        let needed = TokenCount(prompt.saturating_add(refusal.output));
+        (longest > own && longest >= needed).then_some(own)
     }
 }
 
@@ -238,6 +276,11 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Dispos
     {
         return Some(Disposition::Shorten(refusal));
     }
+    if let Some(contexts) = terms.contexts
+        && let Some(context) = read_refusal(body).and_then(|refusal| contexts.exceeded(&refusal))
+    {
+        return Some(Disposition::Hold(Refusal::ContextTooShort(context)));
+    }
     let missing = terms.missing(body);
     if !missing.is_empty() && terms.elsewhere.contains(missing) {
         return Some(Disposition::Hold(Refusal::CapabilityMissing));
@@ -261,7 +304,8 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
         || terms.is_gathered
         || terms.has_head
         || terms.may_shorten
-        || !terms.needs.is_empty();
+        || !terms.needs.is_empty()
+        || terms.contexts.is_some();
     is_other
         || matches!(status, 429 | 503 | 529)
         || (terms.retries_5xx && status >= 500)

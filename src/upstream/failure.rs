@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use penstock_api::units::TokenCount;
 use penstock_api::ErrorCode;
 use pingora::http::ResponseHeader;
 
@@ -101,6 +102,9 @@ pub(crate) enum Refusal {
     OperationMissing,
     /// The model cannot do there what the request needs, by the words of its engine.
     CapabilityMissing,
+    /// The context there, by the words of its engine, is too short for the request, and that of
+    /// another backend may not be.
+    ContextTooShort(TokenCount),
     /// The backend reported a failure, or nothing at all, instead of any token.
     NoWork,
     /// The backend sent something else instead of a result: a redirect, the page of a web server.

@@ -48,6 +48,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::ModelMissing
             | Refusal::OperationMissing
             | Refusal::CapabilityMissing
+            | Refusal::ContextTooShort(_)
             | Refusal::NoWork
             | Refusal::NoResult
             | Refusal::ServerError => RetrySafety::Safe,

@@ -2,7 +2,7 @@
 //! it are used; without one, the error lists what is missing.
 
 use penstock_api::Capabilities;
-use penstock_mock::{EngineSpec, MockEngine};
+use penstock_mock::{EngineSpec, Fault, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::chat;
@@ -189,6 +189,32 @@ fn long_prompt_selects_a_long_context() {
     let response = crate::support::client::request(address, "POST", CHAT, &[], escaped.as_bytes());
     assert_eq!(response.status, 200, "{}", response.text());
     assert_eq!(fleet.tools.counters().requests, 2, "4096 tokens by characters");
+}
+
+#[test]
+fn prompt_that_an_engine_counts_longer_goes_to_a_longer_context() {
+    let fleet = Fleet::start();
+    let too_long = |counted: u32| {
+        let message = format!(
+            "This model's maximum context length is 4096 tokens. However, you requested {counted} tokens ({counted} in the messages, 0 in the completion)."
+        );
+        let body = json!({"error": {"message": message, "code": 400}}).to_string();
+        Fault::Status { status: 400, retry_after: None, body, headers: Vec::new() }
+    };
+    let text = chat("m", &"x".repeat(4000 * 4));
+    fleet.tools.script([too_long(5000)]);
+    assert_eq!(fleet.penstock.post(CHAT, &text).status, 200);
+    assert_eq!(shares(&[&fleet.plain, &fleet.vision, &fleet.tools]), [1, 0, 1]);
+    // No context is long enough by the engine's count: its own words go to the client.
+    fleet.tools.script([too_long(50_000)]);
+    let response = fleet.penstock.post(CHAT, &text);
+    assert_eq!(response.status, 400);
+    assert!(response.text().contains("you requested 50000 tokens"), "{}", response.text());
+    // No longer context is left with what the request needs.
+    fleet.tools.script([too_long(5000)]);
+    let response = fleet.penstock.post(CHAT, &with(text, "tools", json!([tool()])));
+    assert_eq!(response.status, 400);
+    assert_eq!(shares(&[&fleet.plain, &fleet.vision, &fleet.tools]), [1, 0, 3]);
 }
 
 #[test]

@@ -20,6 +20,7 @@ fn chat() -> ResponseTerms<'static> {
         may_drop: Capabilities::NONE,
         needs: Capabilities::NONE,
         elsewhere: Capabilities::NONE,
+        contexts: None,
         is_path_known: true,
     }
 }
@@ -231,6 +232,37 @@ fn passed_through_responses_speak_for_themselves() {
         assert_eq!(decided(&terms, &whole(status, body)), Disposition::Relay, "{status}");
     }
     assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
+}
+
+#[test]
+fn too_long_prompt_goes_only_to_a_longer_context() {
+    let refused = |limit, prompt| {
+        let text = format!(
+            "This model's maximum context length is {limit} tokens. However, you requested {} tokens ({prompt} in the messages, 1000 in the completion). Please reduce the length of the messages or completion.",
+            prompt + 1000
+        );
+        format!(r#"{{"error":{{"message":"{text}","type":"BadRequestError"}}}}"#)
+    };
+    let held = |context| HELD(Refusal::ContextTooShort(TokenCount(context)));
+    for (own, longest, limit, prompt, expected) in [
+        (Some(8192), 32_768, 8192, 9000, held(8192)),
+        (None, 32_768, 8192, 9000, held(8192)),
+        // The engine counts, not what is declared for it.
+        (Some(131_072), 32_768, 8192, 9000, held(8192)),
+        (Some(8192), 8192, 8192, 9000, Disposition::Relay),
+        (Some(8192), 16_384, 8192, 16_000, Disposition::Relay),
+    ] {
+        let own = own.map(TokenCount);
+        let longest_elsewhere = TokenCount(longest);
+        let terms = ResponseTerms { contexts: Some(Contexts { own, longest_elsewhere }), ..chat() };
+        assert_eq!(decided(&terms, &whole(400, &refused(limit, prompt))), expected, "{longest}");
+        assert_eq!(decided(&terms, &whole(400, ERROR)), Disposition::Relay);
+    }
+    let own = Some(TokenCount(8192));
+    let contexts = Some(Contexts { own, longest_elsewhere: TokenCount(32_768) });
+    let shortens = ResponseTerms { may_shorten: true, contexts, ..chat() };
+    let found = decided(&shortens, &whole(400, &refused(8192, 9000)));
+    assert!(matches!(found, Disposition::Shorten(_)), "the context shift finds longer contexts");
 }
 
 #[test]

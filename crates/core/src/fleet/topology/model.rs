@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use penstock_api::units::TokenCount;
 use penstock_api::{Operation, Operations};
 use penstock_scan::RequestProfile;
 
@@ -58,6 +59,38 @@ impl Model {
                     && row.usable_operations.contains(request.operation)
                     && row.usable.without(row.model_state.lessons.missing()).contains(request.needs)
             })
+    }
+
+    /// Returns the longest known context of the backends other than `serving`, and none of those
+    /// `tried`, that may serve the request; `None` if none is known.
+    pub fn longest_context_elsewhere(
+        &self,
+        request: &RequestProfile,
+        serving: &Serving,
+        tried: &BackendSet,
+    ) -> Option<TokenCount> {
+        let others = self.serving.iter().filter(|row| {
+            row.id != serving.id
+                && !tried.contains(row.id)
+                && row.usable_operations.contains(request.operation)
+                && row.usable.contains(request.needs)
+        });
+        others.filter_map(|row| row.context_for(request.context_length)).max()
+    }
+
+    /// Returns the backends whose context is not known to be longer than `context`.
+    pub fn without_longer_context(
+        &self,
+        request: &RequestProfile,
+        context: TokenCount,
+    ) -> BackendSet {
+        let mut found = BackendSet::default();
+        for row in &self.serving {
+            if row.context_for(request.context_length).is_none_or(|length| length <= context) {
+                found.insert(row.id);
+            }
+        }
+        found
     }
 
     /// Returns whether its backends differ in weight.
