@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use penstock_api::units::TokenCount;
 use penstock_api::ErrorCode;
+use penstock_api::units::TokenCount;
 use pingora::http::ResponseHeader;
 
 use super::response_head::BadResponse;

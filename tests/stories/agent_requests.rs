@@ -70,7 +70,7 @@ fn changing_first_line_reaches_no_converted_prompt() {
 fn tools() -> Value {
     let tool = |number: usize| {
         json!({"type": "function", "function": {
-            "name": format!("tool_{number}"), "description": "words".repeat(600),
+            "name": format!("tool_{number}"), "description": "word ".repeat(600),
             "parameters": {"type": "object", "properties": {"c": {"type": "string"}}}
         }})
     };
@@ -103,7 +103,7 @@ fn tools_keep_a_prompt_from_a_short_context() {
 
 #[test]
 fn every_api_counts_the_same_conversation() {
-    let text = "words".repeat(8000);
+    let text = "word ".repeat(8000);
     let arguments = json!({"x": text}).to_string();
     let cases = [
         (CHAT, json!({"messages": [{"role": "tool", "tool_call_id": "c", "content": text}]})),
@@ -168,7 +168,7 @@ fn limits_count_what_tools_returned() {
     let sections =
         "auth: { keys: [ { name: k, key: sk-k, limits: { tokens_per_minute: 5000 } } ] }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
-    let text = "words".repeat(8000);
+    let text = "word ".repeat(8000);
     for (path, body) in [
         (
             CHAT,

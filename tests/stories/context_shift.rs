@@ -27,7 +27,7 @@ fn refusal(prompt: u32, limit: u32) -> Fault {
 fn list() -> Vec<Value> {
     let text = |index: usize| {
         let word = if index == 0 { "oldest" } else { "newer" };
-        format!("{index} {word} {}", "words".repeat(80))
+        format!("{index} {word} {}", "word ".repeat(80))
     };
     (0..8)
         .map(|index| {

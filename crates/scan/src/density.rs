@@ -22,6 +22,9 @@ const WINDOW: usize = STRETCH + BEFORE;
 /// escape has up to six.
 const CONTEXT: u32 = 6;
 const COUNTED: u64 = u64::MAX << CONTEXT;
+/// The divisor of the length up to which the density of a text is that of words: within a quarter,
+/// the estimate is that of its characters.
+const PLAIN: u64 = 4;
 /// The steps of the places of stretches, in parts of 65,536: by the golden ratio, because a text
 /// may repeat itself at any distance.
 const SPREAD: u16 = 0x9E37;
@@ -60,18 +63,31 @@ pub(super) fn measured(length: u64, raw: &[u8]) -> u64 {
 
 #[inline(never)]
 fn with_density(length: u64, raw: &[u8]) -> u64 {
-    let (sum, counted) = widest_marking(Sampling(raw));
+    let Sum { all, runs, counted } = widest_marking(Sampling(raw));
+    // Only runs make a text less dense than words.
+    let sum = all.max(runs);
     // The size of a body is limited, so the product cannot overflow.
-    let all = i64::try_from(raw.len()).unwrap_or(i64::MAX);
-    length.saturating_add_signed(sum * all / (counted * UNIT).max(1))
+    let bytes = i64::try_from(raw.len()).unwrap_or(i64::MAX);
+    let added = sum * bytes / (counted * UNIT).max(1);
+    let is_plain = added.unsigned_abs() <= length / PLAIN;
+    if is_plain { length } else { length.saturating_add_signed(added) }
+}
+
+/// The weights of the stretches of a text.
+#[derive(Debug, Clone, Copy, Default)]
+struct Sum {
+    all: i64,
+    /// The part that is of runs of one character.
+    runs: i64,
+    /// The number of bytes that they are of.
+    counted: i64,
 }
 
 struct Sampling<'a>(&'a [u8]);
 
 impl Marking for Sampling<'_> {
-    type Output = (i64, i64);
+    type Output = Sum;
 
-    /// Returns the sum of the weights in all stretches, and the number of bytes that they are of.
     #[inline(always)]
     fn run(self, marker: impl Marker) -> Self::Output {
         let Self(raw) = self;
@@ -79,18 +95,18 @@ impl Marking for Sampling<'_> {
         let stretches = (raw.len() / BYTES_PER_STRETCH).clamp(1, further);
         let distance = raw.len() / stretches;
         let slack = distance.saturating_sub(WINDOW);
-        let (mut sum, mut start, mut spread) = (0, 0, 0_u16);
+        let (mut sum, mut start, mut spread) = (Sum::default(), 0, 0_u16);
         for _ in 0..stretches {
             // A multiplication instead of a remainder, which would take as long as the stretch.
             spread = spread.wrapping_add(SPREAD);
             let place = start + ((slack * usize::from(spread)) >> u16::BITS);
             let window = raw.get(place..).and_then(|rest| rest.first_chunk());
-            sum += window.map_or(0, |window| Classes::of(window, marker).weight());
+            let (others, runs) = window.map_or((0, 0), |it| Classes::of(it, marker).weights());
+            (sum.all, sum.runs) = (sum.all + others + runs, sum.runs + runs);
+            sum.counted += i64::from(COUNTED.count_ones());
             start += distance;
         }
-        let stretches = i64::try_from(stretches).unwrap_or(i64::MAX);
-        let counted = stretches.saturating_mul(COUNTED.count_ones().into());
-        (sum, counted)
+        sum
     }
 }
 
@@ -129,9 +145,9 @@ impl Classes {
         }
     }
 
-    /// Returns the sum of the weights of the counted bytes.
+    /// Returns the sums of the weights of the counted bytes: of all others, and of runs.
     #[inline(always)]
-    fn weight(&self) -> i64 {
+    fn weights(&self) -> (i64, i64) {
         let starts = escape_starts(self.backslashes);
         let escaped = starts << 1;
         let long = escaped & self.u;
@@ -147,24 +163,23 @@ impl Classes {
         let letters = capitals | small;
         let digits = self.digits & plain;
         let spaces = self.spaces;
-        let others = letters | digits | spaces | escaped | starts | long | self.high;
-        let marks = !others | ascii << 4 | quotes | quotes >> 1;
+        let known = letters | digits | spaces | escaped | starts | long | self.high;
+        let marks = !known | ascii << 4 | quotes | quotes >> 1;
         let runs = self.runs & (spaces | marks) & !quotes;
         let escape_runs = escapes & self.escape_runs & escapes << 2;
         let new_marks = marks & !runs & !quotes;
         let count = |bits: u64| i64::from((bits & COUNTED).count_ones());
-        count(letters & !(letters << 1 | digits << 1 | foreign << 1)) * WORD
+        let others = count(letters & !(letters << 1 | digits << 1 | foreign << 1)) * WORD
             + count(letters & digits << 1 | digits & letters << 1) * MIX
             + count(capitals & small << 1) * HUMP
             + count(capitals & capitals << 1) * CAPITAL
             + count(digits) * DIGIT
             + count(digits & !(digits << 1)) * NUMBER
             + count(digits & spaces << 1) * SPACED_NUMBER
-            + count(runs) * REPEAT
-            + count(escape_runs) * ESCAPE_REPEAT
             + count(new_marks & !(marks << 1)) * MARK
             + count(letters & foreign << 1) * ACCENTED
-            + count(escapes & !escape_runs) * ESCAPE
+            + count(escapes & !escape_runs) * ESCAPE;
+        (others, count(runs) * REPEAT + count(escape_runs) * ESCAPE_REPEAT)
     }
 }
 

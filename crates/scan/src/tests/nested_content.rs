@@ -117,7 +117,7 @@ fn text_about_images_needs_no_vision() {
 
 #[test]
 fn text_counts_in_all_content() {
-    let text = format!("\"a {}\"", "word".repeat(10_000));
+    let text = format!("\"{}\"", "word ".repeat(8000));
     let result = |kind: &str, content: &str| {
         message(&format!(r#"[{{"type":"{kind}","tool_use_id":"t","content":{content}}}]"#))
     };

@@ -7,9 +7,9 @@ use super::super::TokenEstimate;
 use super::oracle::bodies::{Json, Printer, a_value};
 use super::{length, scan_as};
 
-/// A text of 40,000 letters, about 10,000 tokens.
+/// A text of 40,000 characters, about 10,000 tokens.
 fn long() -> String {
-    format!("a {}", "word".repeat(10_000))
+    "word ".repeat(8000)
 }
 
 /// Returns both estimates for a body to which a model is added.
