@@ -120,6 +120,7 @@ impl<'a> Attempt<'a> {
             body: request.body(),
             key: if passes { SentKey::Clients } else { SentKey::Own },
             is_converted: self.conversion.is_some(),
+            is_load: request.profile.residency_change.is_some(),
             has_head: ctx.record.queue.is_kept_alive,
             is_gathered,
             retries_5xx: ctx.generation.config.routing.retry_5xx,

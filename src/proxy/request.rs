@@ -167,6 +167,7 @@ impl ScannedRequest {
         let context = serving.and_then(|serving| serving.context_for(requested));
         let bounds = UsageBounds::of(&self.profile, context);
         let mut monitor = ResponseMonitor::new(operation, stream, bounds);
+        monitor.expect_output(&self.profile);
         if self.makes_stored {
             monitor.watch_id();
         }

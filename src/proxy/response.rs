@@ -149,7 +149,7 @@ fn expect_end(head: &ResponseHead, monitor: &mut ResponseMonitor) {
     if !matches!(head.status, 200..=299) || head.is_encoded {
         return;
     }
-    monitor.expect_ending();
+    monitor.expect_result();
     if head.framing == Framing::UntilClose && head.is_json {
         monitor.expect_json();
     }

@@ -3,11 +3,12 @@
 //! all.
 
 use penstock_api::units::TokenCount;
-use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming};
+use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming, Work};
 use penstock_core::fleet::{BackendSet, Model, Serving};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
 use penstock_scan::{
-    FirstEvent, RequestProfile, is_void, lacks_result, may_report_failure, reports_failure,
+    FirstEvent, RequestProfile, WholeResult, has_input, is_void, lacks_result, may_report_failure,
+    reports_failure,
 };
 
 use crate::upstream::failure::Refusal;
@@ -36,6 +37,8 @@ pub(crate) struct ResponseTerms<'a> {
     pub(crate) body: &'a [u8],
     pub(crate) key: SentKey,
     pub(crate) is_converted: bool,
+    /// True if the request only loads or unloads the model.
+    pub(crate) is_load: bool,
     /// True if the client has the head of a stream (`queue.keep_alive`).
     pub(crate) has_head: bool,
     /// True if only an ensemble gets the response.
@@ -185,6 +188,7 @@ fn of_stream(
 ) -> Option<Disposition> {
     Some(match FirstEvent::read(terms.sent, framing, body, is_whole) {
         FirstEvent::Incomplete if body.len() < MAX_HELD => return None,
+        FirstEvent::Missing if terms.is_load && !body.trim_ascii().is_empty() => Disposition::Relay,
         FirstEvent::Missing => Disposition::Hold(Refusal::NoWork),
         FirstEvent::Failed(place) => {
             Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
@@ -213,7 +217,7 @@ fn of_whole(
         Some(b'{') if seen.is_whole && reports_failure(text) => {
             Disposition::Hold(refusal_of(terms, text))
         }
-        Some(b'{') if seen.is_whole && lacks_result(text) => {
+        Some(b'{' | b'[') if seen.is_whole && is_no_result(terms, text) => {
             Disposition::Hold(match refusal_of(terms, text) {
                 Refusal::NoWork => Refusal::NoResult,
                 refusal => refusal,
@@ -230,6 +234,19 @@ fn of_whole(
         // vLLM sends embeddings as numbers of four bytes on request.
         Some(_) => Disposition::Relay,
     })
+}
+
+/// Returns whether a whole response is no result of its operation. A generation may be empty, but
+/// not what is made of an input.
+fn is_no_result(terms: &ResponseTerms<'_>, body: &[u8]) -> bool {
+    let is_result = || match WholeResult::read(terms.sent, body) {
+        WholeResult::Missing => terms.is_load,
+        WholeResult::Empty => {
+            terms.sent.row().work != Work::Inference || terms.is_load || !has_input(terms.body)
+        }
+        WholeResult::Filled => true,
+    };
+    lacks_result(body) || !is_result()
 }
 
 /// Returns whether the beginning of a body is text.

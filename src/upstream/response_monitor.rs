@@ -8,8 +8,8 @@ use penstock_api::units::Timestamp;
 use penstock_api::{Operation, StreamFraming};
 use penstock_dialect::JsonEnd;
 use penstock_scan::{
-    EventScanner, Passed, ResponseIdFinder, Usage, UsageBounds, find_counts, find_usage,
-    has_failed_choice,
+    EventScanner, Passed, RequestProfile, ResponseIdFinder, Usage, UsageBounds, WholeResult,
+    find_counts, find_usage, has_failed_choice,
 };
 
 /// The length of a response's end that is kept to find its `usage`.
@@ -71,14 +71,38 @@ fn last_usage(payload: &[u8]) -> Option<&[u8]> {
     Some(start.get(..TAIL).unwrap_or(start))
 }
 
+/// The output that a request allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum ExpectedOutput {
+    /// None: the model is only loaded or unloaded.
+    None,
+    #[default]
+    Any,
+}
+
+impl ExpectedOutput {
+    fn of(request: &RequestProfile) -> Self {
+        match request.residency_change {
+            Some(_) => Self::None,
+            None => Self::Any,
+        }
+    }
+}
+
 /// Watches the payload of one response, without keeping it.
 #[derive(Debug)]
 pub(crate) struct ResponseMonitor {
     events: Option<EventScanner>,
     /// The end of a body of JSON that ends with its connection.
     json: Option<JsonEnd>,
-    /// True if a stream without an ending of its dialect has failed.
-    needs_ending: bool,
+    operation: Operation,
+    /// True if it is a success: it then has to have a result, and a stream an ending.
+    is_success: bool,
+    expected: ExpectedOutput,
+    /// The result of a success that is no stream.
+    result: WholeResult,
+    /// The first byte of the payload that is no white space; 0 before it.
+    first_byte: u8,
     /// True if the response has choices, each with the reason of its end.
     has_choices: bool,
     has_ended: bool,
@@ -113,7 +137,11 @@ impl ResponseMonitor {
             bytes: 0,
             events: stream.map(|framing| EventScanner::new(operation, framing)),
             json: None,
-            needs_ending: false,
+            operation,
+            is_success: false,
+            expected: ExpectedOutput::default(),
+            result: WholeResult::Filled,
+            first_byte: 0,
             has_choices: matches!(operation, Operation::Chat | Operation::Completions),
             has_ended: stream.is_none(),
             has_failed: false,
@@ -152,7 +180,13 @@ impl ResponseMonitor {
             self.has_failed |= self.has_choices
                 && FAILED.iter().any(|mark| mark.find(end).is_some())
                 && has_failed_choice(payload);
+            if self.is_success {
+                self.result = WholeResult::read(self.operation, payload);
+            }
             return 0;
+        }
+        if self.first_byte == 0 {
+            self.first_byte = payload.trim_ascii_start().first().copied().unwrap_or(0);
         }
         self.early_usage.feed(&self.tail, payload);
         let keep = last_bytes(payload);
@@ -161,8 +195,22 @@ impl ResponseMonitor {
         self.tail.extend_from_slice(keep);
         if is_last {
             self.usage = usage_in(&self.tail).or_else(|| find_usage(&self.early_usage.0));
+            self.result = self.result_of_tail();
         }
         0
+    }
+
+    /// Judges a result that came in parts: a short one, which the tail holds, by its content, and a
+    /// longer one by its end.
+    fn result_of_tail(&self) -> WholeResult {
+        if self.is_success && self.bytes == self.tail.len() as u64 {
+            return WholeResult::read(self.operation, &self.tail);
+        }
+        let is_cut = self.first_byte == b'{' && !self.tail.trim_ascii_end().ends_with(b"}");
+        match self.is_success && is_cut {
+            true => WholeResult::Missing,
+            false => WholeResult::Filled,
+        }
     }
 
     /// Reads the last line of a stream of lines that lacks its line end. Returns the tokens in it.
@@ -188,15 +236,20 @@ impl ResponseMonitor {
         self.has_ended = false;
     }
 
-    /// Expects an ending of its dialect from a stream.
-    pub(crate) fn expect_ending(&mut self) {
-        self.needs_ending = true;
+    /// Expects a result of the operation, and an ending of its dialect from a stream.
+    pub(crate) fn expect_result(&mut self) {
+        self.is_success = true;
+    }
+
+    /// Expects the output that the request allows.
+    pub(crate) fn expect_output(&mut self, request: &RequestProfile) {
+        self.expected = ExpectedOutput::of(request);
     }
 
     /// Returns whether the response lacks its end, if it ends here.
     pub(crate) fn lacks_ending(&self) -> bool {
         let is_unfinished = |events: &EventScanner| !events.has_finished();
-        self.needs_ending && !self.has_failed && self.events.as_ref().is_some_and(is_unfinished)
+        self.is_success && !self.has_failed && self.events.as_ref().is_some_and(is_unfinished)
     }
 
     /// The id under which the engine may keep the response.
@@ -242,10 +295,18 @@ impl ResponseMonitor {
         self.events.as_ref().is_some_and(EventScanner::is_over)
     }
 
-    /// Returns whether a response has reported an error, or is a stream that has not ended as its
-    /// dialect requires so far.
+    /// Returns whether a response has reported an error, has no result, or is a stream that has not
+    /// ended as its dialect requires so far.
     pub(crate) fn has_failed(&self) -> bool {
-        self.has_failed || self.lacks_ending()
+        self.has_failed || self.lacks_ending() || self.lacks_result()
+    }
+
+    fn lacks_result(&self) -> bool {
+        let is_void = || match &self.events {
+            Some(events) => events.is_void(),
+            None => self.result == WholeResult::Missing,
+        };
+        self.is_success && self.expected != ExpectedOutput::None && is_void()
     }
 
     /// Returns whether the client has received whole events, so that another one can follow.
@@ -269,43 +330,4 @@ fn last_bytes(payload: &[u8]) -> &[u8] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn usage_of(parts: &[&[u8]]) -> Option<Usage> {
-        let bounds = UsageBounds::default();
-        let mut monitor = ResponseMonitor::new(Operation::Chat, None, bounds);
-        for (at, part) in parts.iter().enumerate() {
-            monitor.observe(part, at + 1 == parts.len());
-        }
-        monitor.usage
-    }
-
-    #[test]
-    fn usage_is_found_before_long_text_however_the_body_is_split() {
-        let text = "word ".repeat(4000);
-        let usage = r#""usage":{"prompt_tokens":123,"completion_tokens":4000}"#;
-        let before =
-            format!(r#"{{"id":"x",{usage},"choices":[{{"message":{{"content":"{text}"}}}}]}}"#);
-        let between = format!(r#"{{"choices":["{text}"],{usage},"prompt_token_ids":"{text}"}}"#);
-        for body in [before, between] {
-            let start = body.find(r#""usage""#).unwrap();
-            let cuts = (start.saturating_sub(5)..start + 60).chain([body.len() - 1, body.len()]);
-            for cut in cuts {
-                let (first, second) = body.as_bytes().split_at(cut);
-                let found = usage_of(&[first, second]).and_then(|usage| usage.completion_tokens);
-                assert_eq!(found, Some(4000), "cut at {cut}");
-            }
-            let parts: Vec<&[u8]> = body.as_bytes().chunks(7).collect();
-            assert_eq!(usage_of(&parts).and_then(|usage| usage.prompt_tokens), Some(123));
-        }
-    }
-
-    #[test]
-    fn quoted_text_is_no_usage() {
-        let text = r#"say \"usage\":{\"prompt_tokens\":1} "#.repeat(300);
-        let body = format!(r#"{{"choices":["{text}"]}}"#);
-        assert_eq!(usage_of(&[body.as_bytes()]), None);
-        assert_eq!(usage_of(&[body.as_bytes(), b" "]), None);
-    }
-}
+mod tests;

@@ -67,7 +67,9 @@ pub(crate) fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: boo
 
 #[test]
 fn failures_with_a_good_status_go_elsewhere() {
-    let streams: [Respond; 7] = [
+    let streams: [Respond; 9] = [
+        |_, _| chunked(EVENTS, ": OPENROUTER PROCESSING\n\ndata: [DONE]\n\n"),
+        |_, _| whole(202, JSON, r#"{"accepted":true}"#),
         |_, _| chunked(EVENTS, &format!("data: {ERROR}\n\ndata: [DONE]\n\n")),
         |_, _| chunked(EVENTS, &format!("event: error\ndata: {ERROR}\n\n")),
         |_, _| chunked(EVENTS, ""),
@@ -76,7 +78,10 @@ fn failures_with_a_good_status_go_elsewhere() {
         |_, _| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
         |_, _| whole(200, JSON, ERROR),
     ];
-    let wholes: [Respond; 4] = [
+    let wholes: [Respond; 7] = [
+        |_, _| whole(200, JSON, r#"{"id":"c","object":"chat.completion","choices":[]}"#),
+        |_, _| whole(200, JSON, r#"[{"error":{"code":500,"message":"x"}}]"#),
+        |_, _| whole(200, JSON, &HELLO[..HELLO.len() / 2]),
         |_, _| whole(200, JSON, ERROR),
         |_, _| chunked(JSON, ERROR),
         |_, _| whole(200, JSON, ""),
@@ -222,7 +227,12 @@ fn converted_failures_have_the_status_they_mean() {
 
 #[test]
 fn failures_that_were_committed_count_all_the_same() {
-    let broken: [Respond; 2] = [
+    let broken: [Respond; 3] = [
+        // More comments than arrive at once with the end.
+        |_, _| {
+            let comments = ": hello\n\n".repeat(100_000);
+            chunked(EVENTS, &format!("{comments}data: [DONE]\n\n"))
+        },
         |_, _| {
             let event = HELLO_EVENTS.split_inclusive("\n\n").next().unwrap();
             chunked(EVENTS, &format!("{event}data: {ERROR}\n\n"))

@@ -11,6 +11,10 @@ pub(super) struct JsonLine {
     /// True if it carries tokens: text, thinking, or tool calls.
     pub(super) has_token: bool,
     pub(super) is_done: bool,
+    /// True if the model was only loaded or unloaded.
+    pub(super) is_load: bool,
+    /// True if a limit has ended the generation.
+    pub(super) is_limit: bool,
     pub(super) is_error: bool,
     pub(super) usage: Option<Usage>,
 }
@@ -21,6 +25,7 @@ enum LineMember {
     /// `response` and `thinking` of `/api/generate`.
     Text,
     Done,
+    Reason,
     Error,
     PromptCount,
     Count,
@@ -40,6 +45,7 @@ impl LineMember {
             b"message" => Self::Message,
             b"response" | b"thinking" => Self::Text,
             b"done" => Self::Done,
+            b"done_reason" => Self::Reason,
             b"error" => Self::Error,
             b"prompt_eval_count" => Self::PromptCount,
             b"eval_count" => Self::Count,
@@ -88,10 +94,17 @@ impl JsonLine {
                 }
                 return Ok(());
             }
+            LineMember::Reason if kind == b'"' => {
+                let reason = cursor.string()?;
+                let reason = cursor.raw(reason);
+                self.is_load |= matches!(reason, b"load" | b"unload");
+                self.is_limit |= reason == b"length";
+                return Ok(());
+            }
             LineMember::Done => self.is_done |= kind == b't',
             LineMember::Error => self.is_error |= kind != b'n',
             LineMember::Message | LineMember::PromptCount | LineMember::Count => {}
-            LineMember::Other => {}
+            LineMember::Reason | LineMember::Other => {}
         }
         cursor.skip(kind)
     }

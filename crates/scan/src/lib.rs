@@ -44,6 +44,7 @@ mod unescape;
 mod usage;
 mod usage_bounds;
 mod weight;
+mod whole_result;
 
 pub use cursor::Syntax;
 pub use failed_choice::has_failed_choice;
@@ -63,6 +64,7 @@ pub use sse::{EventScanner, Progress};
 pub use twin::{check_twins, deciding_in_query};
 pub use usage::{CutCounts, Usage, find_counts, find_usage};
 pub use usage_bounds::{Passed, UsageBounds};
+pub use whole_result::{WholeResult, has_input};
 
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{BodyFormat, ErrorCode, Operation};

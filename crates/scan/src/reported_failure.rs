@@ -12,7 +12,7 @@ use penstock_api::{Operation, StreamFraming};
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::is_filled;
-use super::sse::EventScanner;
+use super::sse::{EventScanner, is_event};
 
 /// The beginning of a stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum FirstEvent {
     Missing,
     /// The first event is an error, whose object is at this range.
     Failed(Range<usize>),
-    /// The first event is another one, or a comment.
+    /// The first event is another one; or a comment came, and nothing after it yet.
     Good,
 }
 
@@ -35,7 +35,7 @@ impl FirstEvent {
         payload: &[u8],
         is_whole: bool,
     ) -> Self {
-        let mut at = 0;
+        let (mut at, mut has_comment) = (0, false);
         let mut rest = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
         at += payload.len() - rest.len();
         loop {
@@ -43,16 +43,19 @@ impl FirstEvent {
             let (line, behind) = split_at(rest, end.unwrap_or(rest.len()));
             if let Some(data) = data_of(line, framing) {
                 return match end {
+                    None if !is_whole && has_comment => Self::Good,
                     None if !is_whole => Self::Incomplete,
                     _ => Self::of(operation, framing, before(payload, at + line.len()), data.len()),
                 };
             }
-            // Engines send comments to keep the connection open while they work.
-            if framing == StreamFraming::Events && line.starts_with(b":") {
-                return Self::Good;
-            }
+            has_comment |= framing == StreamFraming::Events && line.starts_with(b":");
             if behind.is_empty() {
-                return if is_whole { Self::Missing } else { Self::Incomplete };
+                return match (is_whole, has_comment) {
+                    (true, _) => Self::Missing,
+                    // Engines send comments to keep the connection open while they work.
+                    (false, true) => Self::Good,
+                    (false, false) => Self::Incomplete,
+                };
             }
             at += line.len() + 1;
             rest = behind.get(1..).unwrap_or_default();
@@ -66,16 +69,15 @@ impl FirstEvent {
         scanner.feed(start);
         // Ends the line, which lacks its break if the stream ends with it.
         let read = scanner.feed(b"\n");
-        match (read.error, read.done && read.tokens == 0) {
-            (true, _) => Self::Failed(start.len().saturating_sub(length)..start.len()),
-            // Only `[DONE]`. The first line of Ollama's streams may also be the last one.
-            (false, true) if length <= DONE.len() + 1 => Self::Missing,
-            (false, _) => Self::Good,
+        match read.error {
+            true => Self::Failed(start.len().saturating_sub(length)..start.len()),
+            // Only `[DONE]`, or a load instead of a generation.
+            false if scanner.is_void() => Self::Missing,
+            false => Self::Good,
         }
     }
 }
 
-const DONE: &[u8] = b"[DONE]";
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
 
 /// Returns the data of a line, if it has any.
@@ -84,7 +86,7 @@ fn data_of(line: &[u8], framing: StreamFraming) -> Option<&[u8]> {
         StreamFraming::Events => line.strip_prefix(b"data:")?,
         StreamFraming::Lines => line,
     };
-    Some(data.trim_ascii_start()).filter(|data| !data.is_empty())
+    Some(data.trim_ascii_start()).filter(|data| is_event(data))
 }
 
 #[derive(Clone, Copy)]
@@ -203,16 +205,25 @@ mod tests {
             (Operation::Chat, "data: {\"err", FirstEvent::Incomplete),
             (Operation::Chat, "event: error\n", FirstEvent::Incomplete),
             (Operation::Chat, ": ping\n", FirstEvent::Good),
+            (Operation::Chat, ": ping\n\ndata: {\"err", FirstEvent::Good),
+            (Operation::Chat, ": ping\n\ndata: [DONE]\n\n", FirstEvent::Missing),
+            (Operation::Chat, "data: null\n\ndata: [DONE]\n\n", FirstEvent::Missing),
             (Operation::Chat, "data: {\"choices\":[]}\n\n", FirstEvent::Good),
             (Operation::Chat, "data: {\"error\":null,\"choices\":[]}\n\n", FirstEvent::Good),
             (Operation::Chat, "data: [DONE]\n\n", FirstEvent::Missing),
             (Operation::OllamaChat, "{\"done\":true}\n", FirstEvent::Good),
+            (
+                Operation::OllamaChat,
+                "{\"done\":true,\"done_reason\":\"load\"}\n",
+                FirstEvent::Missing,
+            ),
             (Operation::OllamaChat, "{\"error\":\"x\"}\n", FirstEvent::Failed(0..13)),
         ] {
             assert_eq!(first(operation, payload, false), expected, "{payload}");
         }
         for (operation, payload) in [
             (Operation::Chat, format!("data: {error}\n\ndata: [DONE]\n\n")),
+            (Operation::Chat, format!(": ping\n\ndata: {error}\n\n")),
             (Operation::Chat, format!("\n\ndata:{error}\r\n")),
             (Operation::Messages, "event: error\ndata: {\"type\":\"error\"}\n\n".to_owned()),
             (Operation::Responses, "data: {\"type\":\"response.failed\"}\n\n".to_owned()),
@@ -229,6 +240,7 @@ mod tests {
     fn stream_that_ends_has_no_incomplete_event() {
         assert_eq!(first(Operation::Chat, "", true), FirstEvent::Missing);
         assert_eq!(first(Operation::Chat, "\n\n", true), FirstEvent::Missing);
+        assert_eq!(first(Operation::Chat, ": ping\n\n", true), FirstEvent::Missing);
         assert_eq!(first(Operation::Chat, "data: {}", true), FirstEvent::Good);
         assert_eq!(
             first(Operation::OllamaChat, "{\"error\":\"x\"}", true),

@@ -3,6 +3,7 @@
 //! and copies only those that a chunk boundary splits; the relay forwards the bytes regardless.
 
 mod delta;
+mod passed;
 
 use std::sync::LazyLock;
 
@@ -16,6 +17,8 @@ use super::failed_choice::FAILED_REASONS;
 use super::json_line::JsonLine;
 use super::{TokenEstimate, Usage, find_counts, find_usage};
 use delta::{DELTA, has_string_at, has_token_in_delta, members_called};
+pub(super) use passed::is_event;
+use passed::{LIMITS, PassedEvents};
 
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
 static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
@@ -56,6 +59,8 @@ pub struct EventScanner {
     /// True if the name of the current event ends the stream.
     event_ends: bool,
     tokens: u32,
+    /// The kinds of events that have passed.
+    passed: PassedEvents,
     done: bool,
     /// True if an event has reported why the generation ended.
     has_reason: bool,
@@ -75,6 +80,7 @@ impl EventScanner {
             at_boundary: true,
             event_ends: false,
             tokens: 0,
+            passed: PassedEvents::default(),
             done: false,
             has_reason: false,
             error: false,
@@ -86,6 +92,16 @@ impl EventScanner {
     /// `[DONE]`, and the streams of some operations have no last event.
     pub fn has_finished(&self) -> bool {
         self.done || self.has_reason || self.form == EventForm::Any
+    }
+
+    /// Returns whether the stream has had no event so far, or none but that of a load.
+    pub fn is_void(&self) -> bool {
+        !self.passed.any
+    }
+
+    /// Returns whether the stream has had no output so far, by its events and by its usage.
+    pub fn is_empty(&self) -> bool {
+        self.form != EventForm::Any && self.passed.show_no_output(self.usage.unwrap_or_default())
     }
 
     /// Scans the next bytes of the stream.
@@ -111,6 +127,7 @@ impl EventScanner {
             };
         }
         self.keep(rest);
+        self.passed.tokens |= self.tokens > 0;
         Progress { tokens: self.tokens, done: self.done, error: self.error }
     }
 
@@ -148,6 +165,7 @@ impl EventScanner {
             self.partial_is_long = true;
             // The line is not read, so it may have reported why the generation ended.
             self.has_reason = true;
+            self.passed.any = true;
             self.begin_long_line(piece);
         }
         // A piece longer than `LINE_TAIL` replaces everything before it.
@@ -224,6 +242,7 @@ impl EventScanner {
             self.done = true;
             return;
         }
+        self.passed.any = self.passed.any || is_event(data);
         let has_token = match self.form {
             EventForm::ChatDelta | EventForm::BlockDelta => has_token_in_delta(data),
             EventForm::CompletionText => has_string_at(&TEXT, data),
@@ -263,6 +282,7 @@ impl EventScanner {
             if cursor.peek() == b'"' {
                 let value = cursor.bytes.get(cursor.at + 1..).unwrap_or_default();
                 self.has_reason |= !value.starts_with(b"\"");
+                self.passed.limit |= LIMITS.iter().any(|reason| value.starts_with(reason));
                 self.error |= FAILED_REASONS.iter().any(|reason| value.starts_with(reason));
             }
         }
@@ -275,6 +295,8 @@ impl EventScanner {
         let read = JsonLine::read(line);
         let counts_all = self.form == EventForm::Any && !read.is_error;
         self.tokens += u32::from(read.has_token || counts_all);
+        self.passed.any |= !read.is_load;
+        self.passed.limit |= read.is_limit;
         self.done |= read.is_done;
         self.error |= read.is_error;
         self.add_usage(read.usage);
@@ -300,6 +322,7 @@ impl EventScanner {
             EventMember::Kind if kind == b'"' => {
                 let name = cursor.string()?;
                 self.read_type(cursor.raw(name));
+                self.passed.read(cursor.raw(name), data);
                 Ok(())
             }
             EventMember::Stop if self.form == EventForm::Content => {

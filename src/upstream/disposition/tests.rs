@@ -13,6 +13,7 @@ fn chat() -> ResponseTerms<'static> {
         body: BODY,
         key: SentKey::Own,
         is_converted: false,
+        is_load: false,
         has_head: false,
         is_gathered: false,
         retries_5xx: false,
@@ -161,7 +162,15 @@ fn success_is_judged_by_what_it_holds() {
         (whole(200, "\u{feff}{}"), HELD(Refusal::NoResult)),
         (whole(200, "null"), HELD(Refusal::NoResult)),
         (SeenResponse { body: Some(&[60, 0, 128, 63]), ..whole(200, "0000") }, Disposition::Relay),
-        (whole(200, r#"{"id":"c","choices":[]}"#), Disposition::Relay),
+        (whole(200, r#"{"id":"c","choices":[]}"#), HELD(Refusal::NoResult)),
+        (whole(202, r#"{"x":1}"#), HELD(Refusal::NoResult)),
+        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Refusal::NoResult)),
+        (whole(200, r#"{"status":"x","message":"server busy"}"#), HELD(Refusal::Overloaded)),
+        (whole(200, r#"{"choices":[{"message":{"content":""}}]}"#), Disposition::Relay),
+        (SeenResponse { is_whole: false, ..whole(200, r#"{"id":"c","#) }, Disposition::Relay),
+        (stream(": ping\n\n", false), Disposition::Relay),
+        (stream(": ping\n\n", true), HELD(Refusal::NoWork)),
+        (stream(": ping\n\ndata: [DONE]\n\n", false), HELD(Refusal::NoWork)),
         (
             SeenResponse { is_json: false, is_whole: false, ..whole(200, "<html>") },
             HELD(Refusal::NoResult),
@@ -288,4 +297,41 @@ fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
     assert_eq!(decided(&has_head, &whole(200, CHAT)), Disposition::NoStream);
     let found = decided(&has_head, &stream("data: {\"choices\":[]}\n\n", false));
     assert_eq!(found, Disposition::Relay);
+}
+
+#[test]
+fn inputs_yield_results_and_loads_yield_none() {
+    let embed = ResponseTerms {
+        operation: Operation::Embeddings,
+        sent: Operation::Embeddings,
+        body: br#"{"model":"m","input":"a"}"#,
+        ..chat()
+    };
+    let none = ResponseTerms { body: br#"{"model":"m","input":[]}"#, ..embed };
+    let load = ResponseTerms {
+        operation: Operation::OllamaGenerate,
+        sent: Operation::OllamaGenerate,
+        is_load: true,
+        ..chat()
+    };
+    let generate = ResponseTerms { is_load: false, ..load };
+    let loaded = r#"{"model":"m","response":"","done":true,"done_reason":"load"}"#;
+    let line = SeenResponse { stream: Some(StreamFraming::Lines), ..stream(loaded, true) };
+    for (terms, seen, expected) in [
+        (embed, whole(200, r#"{"data":[]}"#), HELD(Refusal::NoResult)),
+        (embed, whole(200, r#"{"data":[{"embedding":[null]}]}"#), HELD(Refusal::NoResult)),
+        (embed, whole(200, r#"{"data":[{"embedding":[0.1]}]}"#), Disposition::Relay),
+        (none, whole(200, r#"{"data":[]}"#), Disposition::Relay),
+        (load, whole(200, loaded), Disposition::Relay),
+        (load, line, Disposition::Relay),
+        (generate, whole(200, loaded), HELD(Refusal::NoResult)),
+        (generate, line, HELD(Refusal::NoWork)),
+    ] {
+        assert_eq!(
+            decided(&terms, &seen),
+            expected,
+            "{:?}",
+            seen.body.map(String::from_utf8_lossy)
+        );
+    }
 }

@@ -62,6 +62,7 @@ fn carries_tokens(name: &[u8]) -> bool {
             | b"tool_calls"
             | b"function_call"
             | b"audio"
+            | b"images"
             | b"text"
             | b"partial_json"
             | b"thinking"

@@ -1,0 +1,55 @@
+//! The kinds of events that have passed in a stream, and the output that they show.
+
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
+
+use super::delta::has_string_at;
+use crate::Usage;
+
+static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"text\""));
+/// The types of items whose output follows in deltas.
+static DELTA_ITEMS: LazyLock<[Finder<'static>; 3]> =
+    LazyLock::new(|| ["\"text\"", "\"thinking\"", "\"message\""].map(Finder::new));
+
+/// The reasons of a generation that a limit has ended. Each ends with its quote.
+pub(super) const LIMITS: [&[u8]; 2] = [b"length\"", b"max_tokens\""];
+
+/// The kinds of events that have passed.
+#[derive(Debug, Default)]
+pub(super) struct PassedEvents {
+    pub(super) any: bool,
+    pub(super) tokens: bool,
+    /// An item with output and perhaps no deltas, such as a call.
+    pub(super) items: bool,
+    /// The end of a generation by a limit.
+    pub(super) limit: bool,
+}
+
+impl PassedEvents {
+    /// Reads an event of this type, which carries no token.
+    pub(super) fn read(&mut self, name: &[u8], data: &[u8]) {
+        self.limit |= name == b"response.incomplete";
+        let is_item = name == b"content_block_start" || name.starts_with(b"response.output_item");
+        let is_other = || DELTA_ITEMS.iter().all(|kind| kind.find(data).is_none());
+        // Some engines send a message in one piece.
+        let has_text = || has_string_at(&TEXT, data);
+        self.items |= (is_item && (is_other() || has_text()))
+            || (name == b"response.completed" && has_text());
+    }
+
+    /// Returns whether neither the events nor the counts of the engine show any output. A limit may
+    /// have ended a generation before its first visible token.
+    pub(super) fn show_no_output(&self, usage: Usage) -> bool {
+        let output = usage.completion_tokens;
+        let is_hidden = usage.reasoning_tokens.is_some_and(|count| count > 0)
+            || (self.items && output != Some(0))
+            || (self.limit && output.is_some_and(|count| count > 0));
+        !self.tokens && !is_hidden
+    }
+}
+
+/// Returns whether the data of a line is an event: neither nothing nor null.
+pub(crate) fn is_event(data: &[u8]) -> bool {
+    !matches!(data.trim_ascii(), b"" | b"null")
+}

@@ -1,0 +1,195 @@
+//! Tests which whole responses are results, and which of those are empty.
+
+use super::*;
+
+fn assert_all(operation: Operation, expected: WholeResult, bodies: &[&str]) {
+    for body in bodies {
+        let read = WholeResult::read(operation, body.as_bytes());
+        assert_eq!(read, expected, "{} {body}", operation.name());
+    }
+}
+
+#[test]
+fn json_of_another_form_is_no_result() {
+    let others = [
+        r#"{"ok":true}"#,
+        r#"{"status":"error","message":"no gpu"}"#,
+        r#"{"id":"x","object":"chat.completion","created":1}"#,
+        r#"{"x":1"#,
+    ];
+    for operation in [
+        Operation::Chat,
+        Operation::Completions,
+        Operation::Responses,
+        Operation::Messages,
+        Operation::OllamaChat,
+        Operation::OllamaGenerate,
+        Operation::NativeCompletion,
+        Operation::Embeddings,
+        Operation::OllamaEmbed,
+        Operation::Rerank,
+        Operation::Moderations,
+    ] {
+        assert_all(operation, WholeResult::Missing, &others);
+    }
+    for operation in [Operation::Tokenize, Operation::CountTokens, Operation::Passthrough] {
+        assert_all(operation, WholeResult::Filled, &others);
+    }
+    let list = r#"[{"error":{"code":500,"message":"x"}}]"#;
+    assert_all(Operation::Chat, WholeResult::Missing, &[list]);
+    assert_all(Operation::Rerank, WholeResult::Filled, &[r#"[{"index":0,"score":1}]"#]);
+}
+
+#[test]
+fn completion_without_choices_is_no_result() {
+    assert_all(
+        Operation::Chat,
+        WholeResult::Missing,
+        &[
+            r#"{"id":"x","choices":[],"usage":{"completion_tokens":0}}"#,
+            r#"{"id":"x","choices":null}"#,
+            r#"{"id":"x","choices":[null]}"#,
+            r#"{"id":"x","choices":[{"index":0,"message":{"role":"assistant","content":"he"#,
+            r#"{"id":"x","choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop""#,
+        ],
+    );
+    let empty = [
+        r#"{"choices":[{"message":{"role":"assistant","content":""},"finish_reason":"stop"}]}"#,
+        r#"{"choices":[{"message":{"content":null,"tool_calls":[],"refusal":null}}]}"#,
+        r#"{"choices":[{"text":"","finish_reason":"length"}]}"#,
+        r#"{"choices":[{"index":0,"message":null,"content_filter_results":{"hate":{}}}]}"#,
+    ];
+    assert_all(Operation::Chat, WholeResult::Empty, &empty);
+    assert_all(Operation::FillInTheMiddle, WholeResult::Filled, &empty);
+    assert_all(
+        Operation::Chat,
+        WholeResult::Filled,
+        &[
+            r#"{"choices":[{"message":{"content":"a"}}]}"#,
+            r#"{"choices":[{"message":{"content":""}},{"message":{"content":"a"}}]}"#,
+            r#"{"choices":[{"message":{"content":null,"tool_calls":[{"id":"t"}]}}]}"#,
+            r#"{"choices":[{"message":{"content":"","reasoning_content":"hm"}}]}"#,
+            r#"{"choices":[{"message":{"content":null,"audio":{"data":"AA"}}}]}"#,
+            r#"{"choices":[{"message":{"content":"","images":[{"type":"image_url"}]}}]}"#,
+            r#"{"choices":[{"message":{"content":null,"refusal":"no"}}]}"#,
+            r#"{"choices":[{"text":"a","logprobs":{"x":-Infinity}}]}"#,
+        ],
+    );
+}
+
+#[test]
+fn messages_and_responses_have_items() {
+    let of = |expected, bodies: &[&str]| assert_all(Operation::Messages, expected, bodies);
+    of(WholeResult::Missing, &[r#"{"type":"message","content":null}"#]);
+    of(
+        WholeResult::Empty,
+        &[
+            r#"{"type":"message","content":[],"stop_reason":"end_turn"}"#,
+            r#"{"content":[{"type":"text","text":""}]}"#,
+        ],
+    );
+    of(
+        WholeResult::Filled,
+        &[
+            r#"{"content":[{"type":"text","text":"a"}]}"#,
+            r#"{"content":[{"type":"tool_use","name":"f","input":{}}]}"#,
+            r#"{"content":[{"type":"redacted_thinking","data":"x"}]}"#,
+        ],
+    );
+    let of = |expected, bodies: &[&str]| assert_all(Operation::Responses, expected, bodies);
+    of(
+        WholeResult::Missing,
+        &[r#"{"id":"r","status":"cancelled","output":[{"type":"reasoning"}]}"#],
+    );
+    of(
+        WholeResult::Empty,
+        &[
+            r#"{"id":"r","status":"completed","output":[]}"#,
+            r#"{"output":[{"type":"message","content":[{"type":"output_text","text":""}]}]}"#,
+        ],
+    );
+    of(
+        WholeResult::Filled,
+        &[
+            r#"{"id":"r","status":"queued","output":[]}"#,
+            r#"{"id":"r","status":"in_progress"}"#,
+            r#"{"output":[{"type":"function_call","name":"f"}],"status":"completed"}"#,
+            r#"{"output":[{"type":"message","content":[{"type":"output_text","text":"a"}]}]}"#,
+            r#"{"output":[{"type":"message","content":[{"type":"refusal","refusal":"no"}]}]}"#,
+        ],
+    );
+}
+
+#[test]
+fn native_apis_have_their_own_forms() {
+    let of = |expected, bodies: &[&str]| assert_all(Operation::OllamaChat, expected, bodies);
+    of(
+        WholeResult::Missing,
+        &[
+            r#"{"message":{"role":"assistant","content":"a"},"done":false}"#,
+            r#"{"message":{"role":"assistant","content":""},"done":true,"done_reason":"load"}"#,
+        ],
+    );
+    of(
+        WholeResult::Empty,
+        &[r#"{"message":{"role":"assistant","content":""},"done":true,"eval_count":0}"#],
+    );
+    of(
+        WholeResult::Filled,
+        &[
+            r#"{"message":{"content":"","thinking":"hm"},"done":true}"#,
+            r#"{"message":{"content":"","tool_calls":[{}]},"done":true}"#,
+            "{\"message\":{\"content\":\"a\"},\"done\":false}\n{\"done\":true}",
+        ],
+    );
+    assert_all(Operation::OllamaGenerate, WholeResult::Filled, &[r#"{"response":"a"}"#]);
+    assert_all(Operation::OllamaGenerate, WholeResult::Empty, &[r#"{"response":""}"#]);
+    let text = [r#"{"content":"","stop":true}"#];
+    assert_all(Operation::NativeCompletion, WholeResult::Empty, &text);
+    assert_all(Operation::Infill, WholeResult::Filled, &text);
+    assert_all(Operation::NativeCompletion, WholeResult::Filled, &[r#"[{"content":"a"}]"#]);
+}
+
+#[test]
+fn vectors_and_ranks_are_output() {
+    let of = |expected, bodies: &[&str]| assert_all(Operation::Embeddings, expected, bodies);
+    of(WholeResult::Missing, &[r#"{"data":[{"embedding":[NaN,NaN]}]}"#, r#"{"data":null}"#]);
+    of(
+        WholeResult::Empty,
+        &[
+            r#"{"object":"list","data":[],"usage":{"total_tokens":0}}"#,
+            r#"{"data":[{"embedding":[]}]}"#,
+            r#"{"data":[{"embedding":[null,null]}]}"#,
+            r#"{"data":[{"embedding":""}]}"#,
+        ],
+    );
+    of(
+        WholeResult::Filled,
+        &[
+            r#"{"data":[{"embedding":[-0.1,0.2]}]}"#,
+            r#"{"data":[{"index":0,"embedding":"AACAPw=="}]}"#,
+            r#"{"data":[{"embedding":[[0.1],[0.2]]}]}"#,
+            r#"{"embedding":[0.1]}"#,
+            r#"{"embeddings":[[0.1]]}"#,
+        ],
+    );
+    let of = |expected, bodies: &[&str]| assert_all(Operation::Rerank, expected, bodies);
+    of(WholeResult::Empty, &[r#"{"id":"r","results":[],"usage":{"total_tokens":3}}"#]);
+    of(
+        WholeResult::Filled,
+        &[r#"{"results":[{"index":0}]}"#, r#"{"scores":[0.5]}"#, r#"{"score":0.5}"#],
+    );
+}
+
+#[test]
+fn input_of_a_request_is_something_to_embed_or_to_rank() {
+    for (body, expected) in [
+        (r#"{"model":"m","input":"a"}"#, true),
+        (r#"{"query":"q","documents":["a"]}"#, true),
+        (r#"{"query":"q","documents":[]}"#, false),
+        (r#"{"input":""}"#, false),
+        ("[]", false),
+    ] {
+        assert_eq!(has_input(body.as_bytes()), expected, "{body}");
+    }
+}

@@ -1,0 +1,365 @@
+//! Judges a whole response with a success status: as a result of its operation, and by the output
+//! in it. Most results are read only up to their first output.
+
+use penstock_api::Operation;
+
+use super::TokenEstimate;
+use super::cursor::{Cursor, Members, Parsed, Syntax};
+use super::ollama::is_filled;
+
+/// The result in a whole response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WholeResult {
+    /// None: JSON of another form, or JSON that is cut off.
+    Missing,
+    /// A proper result without any output.
+    Empty,
+    /// A result with output, or one whose form is not known.
+    Filled,
+}
+
+/// The form of an operation's results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// `choices` of OpenAI's chats and completions.
+    Choices,
+    /// `content` of llama.cpp's own API.
+    Text,
+    /// `content` of Anthropic's messages.
+    Blocks,
+    /// `output` of OpenAI's responses.
+    Items,
+    /// `message` or `response` of Ollama's own API.
+    Ollama,
+    /// Embeddings.
+    Vectors,
+    /// Scores, ranks and classes.
+    Rows,
+}
+
+impl Form {
+    fn of(operation: Operation) -> Option<Self> {
+        Some(match operation {
+            Operation::Chat | Operation::Completions | Operation::FillInTheMiddle => Self::Choices,
+            Operation::NativeCompletion | Operation::Infill => Self::Text,
+            Operation::Messages => Self::Blocks,
+            Operation::Responses => Self::Items,
+            Operation::OllamaChat | Operation::OllamaGenerate => Self::Ollama,
+            Operation::Embeddings | Operation::OllamaEmbed | Operation::OllamaEmbeddings => {
+                Self::Vectors
+            }
+            Operation::Rerank
+            | Operation::Score
+            | Operation::Moderations
+            | Operation::Classify
+            | Operation::Pooling => Self::Rows,
+            Operation::Speech
+            | Operation::Transcriptions
+            | Operation::Translations
+            | Operation::ImageGenerations
+            | Operation::ImageEdits
+            | Operation::ImageVariations
+            | Operation::CountTokens
+            | Operation::InputTokens
+            | Operation::Tokenize
+            | Operation::Detokenize
+            | Operation::ApplyTemplate
+            | Operation::NativeEmbedding
+            | Operation::Passthrough => return None,
+        })
+    }
+
+    /// Returns whether a list at the top may be a result.
+    fn may_be_list(self) -> bool {
+        matches!(self, Self::Text | Self::Vectors | Self::Rows)
+    }
+
+    /// Returns whether the state of a result decides, too, so that it is read to its end.
+    fn has_state(self) -> bool {
+        matches!(self, Self::Items | Self::Ollama)
+    }
+
+    fn member(self, name: &[u8]) -> Member {
+        let is_output = match self {
+            Self::Choices => name == b"choices",
+            Self::Text => matches!(name, b"content" | b"choices" | b"tokens"),
+            Self::Blocks => name == b"content",
+            Self::Items => matches!(name, b"output" | b"output_text"),
+            Self::Ollama => name == b"message",
+            Self::Vectors => matches!(name, b"data" | b"embedding" | b"embeddings"),
+            Self::Rows => !matches!(name, b"error" | b"errors" | b"detail" | b"warnings"),
+        };
+        match (self, name) {
+            _ if is_output => Member::Output,
+            // A gateway has its text in `message`.
+            (Self::Ollama, b"response" | b"thinking" | b"image") => Member::Text,
+            (Self::Items, b"status") | (Self::Ollama, b"done" | b"done_reason") => Member::State,
+            _ => Member::Other,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Member {
+    Output,
+    /// Output that is a string.
+    Text,
+    State,
+    Other,
+}
+
+/// The parts of a result that have been found.
+struct Found {
+    form: Form,
+    /// True if it has the member for its output.
+    has_member: bool,
+    has_output: bool,
+    /// True if its state is that of no result.
+    is_unfit: bool,
+    /// True if its output comes later, to another request.
+    is_pending: bool,
+}
+
+impl WholeResult {
+    /// Reads the whole response to a request for `operation`.
+    pub fn read(operation: Operation, body: &[u8]) -> Self {
+        let Some(form) = Form::of(operation) else { return Self::Filled };
+        let body = body.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(body).trim_ascii();
+        match (body.first(), body.last()) {
+            (Some(b'{'), Some(b'}')) => {}
+            (Some(b'['), Some(b']')) if form.may_be_list() => return Self::Filled,
+            (Some(b'{' | b'['), _) => return Self::Missing,
+            // Text, or numbers that a client requested as bytes.
+            _ => return Self::Filled,
+        }
+        let mut found = Found::new(form);
+        let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+        let read: Parsed = cursor.members(
+            Members::named(|name: &[u8]| form.member(name)),
+            |cursor, member, kind| {
+                match member {
+                    Member::Output => found.read_output(cursor, kind)?,
+                    Member::Text if kind == b'"' => found.read_text(cursor, kind)?,
+                    Member::State => found.read_state(cursor, kind)?,
+                    Member::Text | Member::Other => cursor.skip(kind)?,
+                }
+                found.stop_at_output()
+            },
+        );
+        // Some servers declare a stream of lines as JSON.
+        let is_stream = form == Form::Ollama && read.is_ok() && cursor.end().is_err();
+        // Code models often have nothing to insert.
+        let may_be_empty = matches!(operation, Operation::Infill | Operation::FillInTheMiddle);
+        match found {
+            _ if is_stream => Self::Filled,
+            Found { is_unfit: true, .. } => Self::Missing,
+            Found { has_output: true, .. } => Self::Filled,
+            _ if read.is_err() => Self::Missing,
+            Found { is_pending: true, .. } => Self::Filled,
+            Found { has_member: false, .. } => Self::Missing,
+            _ if may_be_empty => Self::Filled,
+            _ => Self::Empty,
+        }
+    }
+}
+
+impl Found {
+    fn new(form: Form) -> Self {
+        Self { form, has_member: false, has_output: false, is_unfit: false, is_pending: false }
+    }
+
+    /// Ends the walk at the first output, unless the rest decides, too.
+    fn stop_at_output(&self) -> Parsed {
+        if self.has_output && !self.form.has_state() { Err(Syntax::End) } else { Ok(()) }
+    }
+
+    fn read_output(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+        match (self.form, kind) {
+            (Form::Choices, b'[') => self.each(cursor, Self::read_choice),
+            (Form::Items, b'[') => {
+                self.has_member = true;
+                self.each(cursor, Self::read_item)
+            }
+            (Form::Vectors, b'[' | b'"') => {
+                self.has_member = true;
+                self.read_vectors(cursor, kind)
+            }
+            (Form::Blocks, b'[') => {
+                self.has_member = true;
+                self.each(cursor, Self::read_part)
+            }
+            (Form::Ollama, b'{') => {
+                self.has_member = true;
+                self.read_message(cursor)
+            }
+            (Form::Text | Form::Rows, b'[') | (Form::Text | Form::Blocks | Form::Items, b'"') => {
+                self.read_text(cursor, kind)
+            }
+            // A score may be a fraction: counts and codes are not.
+            (Form::Rows, b'0'..=b'9' | b'-') => {
+                let start = cursor.at;
+                cursor.skip(kind)?;
+                let number = cursor.bytes.get(start..cursor.at).unwrap_or_default();
+                self.has_output |= number.contains(&b'.');
+                Ok(())
+            }
+            _ => cursor.skip(kind),
+        }
+    }
+
+    /// Reads a string, or a list of any content.
+    fn read_text(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+        self.has_member = true;
+        self.has_output |= is_filled(cursor, kind)?;
+        Ok(())
+    }
+
+    /// Reads the objects of a list, and skips its other elements.
+    fn each(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        read: impl Fn(&mut Self, &mut Cursor<'_>) -> Parsed,
+    ) -> Parsed {
+        cursor.elements(|cursor, kind| {
+            if kind != b'{' {
+                return cursor.skip(kind);
+            }
+            read(self, cursor)?;
+            self.stop_at_output()
+        })
+    }
+
+    fn read_choice(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
+        self.has_member = true;
+        let members = Members::named(|name: &[u8]| matches!(name, b"message" | b"delta" | b"text"));
+        cursor.members(members, |cursor, is_output, kind| {
+            match kind {
+                b'{' if is_output => self.read_message(cursor)?,
+                _ => self.has_output |= is_filled(cursor, kind)? && is_output,
+            }
+            self.stop_at_output()
+        })
+    }
+
+    fn read_message(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
+        cursor.members(Members::named(is_output), |cursor, is_output, kind| {
+            self.has_output |= is_filled(cursor, kind)? && is_output;
+            self.stop_at_output()
+        })
+    }
+
+    /// Reads an item of a response: a message has parts, any other one is output.
+    fn read_item(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
+        let members = Members::named(|name: &[u8]| match name {
+            b"type" => Some(true),
+            b"content" => Some(false),
+            _ => None,
+        });
+        cursor.members(members, |cursor, member, kind| match (member, kind) {
+            (Some(true), b'"') => {
+                let name = cursor.string()?;
+                self.has_output |= cursor.raw(name) != b"message";
+                Ok(())
+            }
+            (Some(false), b'[') => self.each(cursor, Self::read_part),
+            _ => cursor.skip(kind),
+        })
+    }
+
+    /// Reads a part of a content: a text may be empty, any other one is output.
+    fn read_part(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
+        let members = Members::named(|name: &[u8]| match name {
+            b"type" => Some(true),
+            b"text" | b"thinking" | b"refusal" => Some(false),
+            _ => None,
+        });
+        cursor.members(members, |cursor, member, kind| {
+            match (member, kind) {
+                (Some(true), b'"') => {
+                    let name = cursor.string()?;
+                    let is_text = matches!(
+                        cursor.raw(name),
+                        b"text" | b"output_text" | b"thinking" | b"refusal"
+                    );
+                    self.has_output |= !is_text;
+                }
+                (Some(false), _) => self.has_output |= is_filled(cursor, kind)?,
+                _ => cursor.skip(kind)?,
+            }
+            self.stop_at_output()
+        })
+    }
+
+    /// Reads a vector, a list of them, or a list of objects with one each.
+    fn read_vectors(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+        if kind != b'[' {
+            self.has_output |= is_filled(cursor, kind)?;
+            return self.stop_at_output();
+        }
+        cursor.elements(|cursor, kind| match kind {
+            b'[' => self.read_vectors(cursor, kind),
+            b'{' => {
+                let members = Members::named(|name: &[u8]| name == b"embedding");
+                cursor.members(members, |cursor, is_vector, kind| match (is_vector, kind) {
+                    (true, b'[' | b'"') => self.read_vectors(cursor, kind),
+                    // Vectors by the type of their numbers.
+                    (true, b'{') => {
+                        self.has_output |= is_filled(cursor, kind)?;
+                        self.stop_at_output()
+                    }
+                    _ => cursor.skip(kind),
+                })
+            }
+            b'0'..=b'9' | b'-' => {
+                self.has_output = true;
+                self.stop_at_output()
+            }
+            _ => cursor.skip(kind),
+        })
+    }
+
+    fn read_state(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+        if kind != b'"' {
+            self.is_unfit |= self.form == Form::Ollama && kind == b'f';
+            return cursor.skip(kind);
+        }
+        let state = cursor.string()?;
+        match (self.form, cursor.raw(state)) {
+            (Form::Items, b"queued" | b"in_progress") => self.is_pending = true,
+            (Form::Items, b"cancelled") | (Form::Ollama, b"load" | b"unload") => {
+                self.is_unfit = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a member of a message may be output.
+fn is_output(name: &[u8]) -> bool {
+    !matches!(
+        name,
+        b"role" | b"name" | b"id" | b"type" | b"annotations" | b"provider_specific_fields"
+    )
+}
+
+/// Returns whether a request has something to embed or to rank.
+pub fn has_input(body: &[u8]) -> bool {
+    let mut has_input = false;
+    let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+    if cursor.peek() != b'{' {
+        return false;
+    }
+    let members = Members::named(|name: &[u8]| {
+        matches!(name, b"input" | b"prompt" | b"documents" | b"texts" | b"text_2")
+    });
+    let read: Parsed = cursor.members(members, |cursor, is_input, kind| {
+        has_input |= is_filled(cursor, kind)? && is_input;
+        Ok(())
+    });
+    read.is_ok() && has_input
+}
+
+#[cfg(test)]
+#[path = "tests/whole_result.rs"]
+mod tests;

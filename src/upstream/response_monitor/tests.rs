@@ -1,0 +1,40 @@
+//! Tests of the counts and the results that a monitor finds.
+
+use super::*;
+
+fn usage_of(parts: &[&[u8]]) -> Option<Usage> {
+    let bounds = UsageBounds::default();
+    let mut monitor = ResponseMonitor::new(Operation::Chat, None, bounds);
+    for (at, part) in parts.iter().enumerate() {
+        monitor.observe(part, at + 1 == parts.len());
+    }
+    monitor.usage
+}
+
+#[test]
+fn usage_is_found_before_long_text_however_the_body_is_split() {
+    let text = "word ".repeat(4000);
+    let usage = r#""usage":{"prompt_tokens":123,"completion_tokens":4000}"#;
+    let before =
+        format!(r#"{{"id":"x",{usage},"choices":[{{"message":{{"content":"{text}"}}}}]}}"#);
+    let between = format!(r#"{{"choices":["{text}"],{usage},"prompt_token_ids":"{text}"}}"#);
+    for body in [before, between] {
+        let start = body.find(r#""usage""#).unwrap();
+        let cuts = (start.saturating_sub(5)..start + 60).chain([body.len() - 1, body.len()]);
+        for cut in cuts {
+            let (first, second) = body.as_bytes().split_at(cut);
+            let found = usage_of(&[first, second]).and_then(|usage| usage.completion_tokens);
+            assert_eq!(found, Some(4000), "cut at {cut}");
+        }
+        let parts: Vec<&[u8]> = body.as_bytes().chunks(7).collect();
+        assert_eq!(usage_of(&parts).and_then(|usage| usage.prompt_tokens), Some(123));
+    }
+}
+
+#[test]
+fn quoted_text_is_no_usage() {
+    let text = r#"say \"usage\":{\"prompt_tokens\":1} "#.repeat(300);
+    let body = format!(r#"{{"choices":["{text}"]}}"#);
+    assert_eq!(usage_of(&[body.as_bytes()]), None);
+    assert_eq!(usage_of(&[body.as_bytes(), b" "]), None);
+}
