@@ -331,20 +331,23 @@ impl RelayObserver for RelayProgress<'_> {
         for rewrite in rewrites(self.attempt.kinds) {
             rewrite.learn_end(self.view.request, self.attempt.serving, monitor);
         }
-        if self.is_stream {
+        // A response is committed by its head: a later failure shows only in its content.
+        let outcome = match self.result.outcome {
+            Outcome::Ok if monitor.has_failed() => Outcome::Fault,
+            Outcome::Ok if monitor.is_empty() => Outcome::Empty,
+            outcome => outcome,
+        };
+        if self.is_stream && outcome != Outcome::Empty {
             let counted = monitor.usage().and_then(Usage::shown_tokens);
             self.attempt.serving.latency.learn_stream(self.counter, counted);
         }
         let first_token = monitor.first_token.filter(|_| self.is_stream);
-        // A response is committed by its head: a later failure shows only in its content.
-        let has_failed = self.result.outcome == Outcome::Ok && monitor.has_failed();
-        let outcome = if has_failed { Outcome::Fault } else { self.result.outcome };
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;
         let observers = &self.proxy.observers;
         record_outcome(self.attempt, self.permit, &result, ctx, observers);
         if ctx.holds_limits() {
-            let is_whole = outcome == Outcome::Ok;
+            let is_whole = matches!(outcome, Outcome::Ok | Outcome::Empty);
             let streamed = Streamed { tokens: monitor.tokens, is_whole };
             settle_rate_of(ctx, result.usage, streamed);
         }

@@ -76,15 +76,18 @@ fn last_usage(payload: &[u8]) -> Option<&[u8]> {
 enum ExpectedOutput {
     /// None: the model is only loaded or unloaded.
     None,
+    /// A single token at most, which may be one that is not shown.
+    Little,
     #[default]
     Any,
 }
 
 impl ExpectedOutput {
     fn of(request: &RequestProfile) -> Self {
-        match request.residency_change {
-            Some(_) => Self::None,
-            None => Self::Any,
+        match (request.residency_change, request.max_tokens) {
+            (Some(_), _) => Self::None,
+            (None, Some(limit)) if limit.0 <= 1 => Self::Little,
+            (None, _) => Self::Any,
         }
     }
 }
@@ -307,6 +310,25 @@ impl ResponseMonitor {
             None => self.result == WholeResult::Missing,
         };
         self.is_success && self.expected != ExpectedOutput::None && is_void()
+    }
+
+    /// Returns whether a success has ended properly and without any output, although the request
+    /// allows some.
+    pub(crate) fn is_empty(&self) -> bool {
+        let shows_none = || match &self.events {
+            Some(events) => events.is_empty(),
+            None => self.result == WholeResult::Empty && !self.has_hidden_output(),
+        };
+        self.is_success
+            && self.expected == ExpectedOutput::Any
+            && !self.has_failed()
+            && shows_none()
+    }
+
+    /// Returns whether the engine has counted reasoning that a whole response does not show.
+    fn has_hidden_output(&self) -> bool {
+        let counted = self.usage.and_then(|usage| usage.reasoning_tokens);
+        counted.is_some_and(|count| count > 0)
     }
 
     /// Returns whether the client has received whole events, so that another one can follow.

@@ -97,6 +97,47 @@ fn failures_with_a_good_status_go_elsewhere() {
     }
 }
 
+const ROLE: &str = r#"data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}"#;
+const STOP: &str = r#"data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
+
+fn empty(_: &str, body: &str) -> Vec<u8> {
+    match body.contains("\"stream\":true") {
+        true => chunked(EVENTS, &format!("{ROLE}\n\n{STOP}\n\ndata: [DONE]\n\n")),
+        false => whole(200, JSON, &HELLO.replace("\"hello\"", "null")),
+    }
+}
+
+#[test]
+fn engine_without_output_draws_no_traffic() {
+    let (bad, works) = (RawEngine::start("bad", empty), RawEngine::start("good", good));
+    let items = bad.item(CHATS) + &works.item(CHATS);
+    for stream in [true, false] {
+        let penstock = Penstock::start(&format!("backends:\n{items}"));
+        for number in 0..40 {
+            let text = format!("prompt {number}");
+            let body = if stream { streaming_chat("m", &text) } else { chat("m", &text) };
+            assert_eq!(penstock.post(CHAT, &body).status, 200);
+        }
+        let met = bad.take_requests().len();
+        assert!((1..10).contains(&met), "stream {stream}: {met} of 40");
+        let empty = "penstock_attempts_total{backend=\"bad\",outcome=\"empty\"";
+        assert_eq!(find_metric(&penstock, empty), Some(met as f64));
+        assert_eq!(penstock.backend("bad")["clients_avoiding"], 1);
+    }
+}
+
+#[test]
+fn response_without_output_is_good_where_none_was_requested() {
+    let (_, penstock) = alone(empty, CHATS);
+    for stream in [true, false] {
+        let mut body = chat("m", "hi");
+        (body["stream"], body["max_tokens"]) = (json!(stream), json!(1));
+        assert_eq!(penstock.post(CHAT, &body).status, 200);
+    }
+    let good = "penstock_attempts_total{backend=\"only\",outcome=\"ok\"";
+    assert_eq!(find_metric(&penstock, good), Some(2.0));
+}
+
 #[test]
 fn converted_response_that_reports_a_failure_ends_as_one() {
     let failed: Respond = |_, body| match body.contains("\"stream\":true") {

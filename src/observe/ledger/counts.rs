@@ -31,10 +31,11 @@ impl Counts {
         let operation = outcome.operation?;
         let seen = outcome.record.response.token_events;
         let is_cancelled = match outcome.outcome {
-            Outcome::Ok if outcome.backend().is_some() => false,
+            Outcome::Ok | Outcome::Empty if outcome.backend().is_some() => false,
             // Only requests whose client received a part: tokens computed before that are unknown.
             Outcome::Cancel if seen > 0 || outcome.record.response.usage.is_some() => true,
             Outcome::Ok
+            | Outcome::Empty
             | Outcome::Cancel
             | Outcome::Client
             | Outcome::Busy { .. }

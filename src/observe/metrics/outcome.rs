@@ -3,7 +3,7 @@
 use penstock_core::fleet::Outcome;
 
 /// The classes of outcomes, by their names in metrics.
-pub(super) const OUTCOMES: [&str; 5] = ["ok", "client", "busy", "fault", "cancel"];
+pub(super) const OUTCOMES: [&str; 6] = ["ok", "client", "busy", "fault", "cancel", "empty"];
 
 /// The position of an outcome's class in [`OUTCOMES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -19,6 +19,7 @@ impl OutcomeId {
             Outcome::Busy { .. } | Outcome::Shortage => Self(2),
             Outcome::Refused { .. } | Outcome::Unreachable | Outcome::Fault => Self(3),
             Outcome::Cancel => Self(4),
+            Outcome::Empty => Self(5),
         }
     }
 
@@ -57,6 +58,7 @@ mod tests {
             Outcome::Fault,
             Outcome::Cancel,
             Outcome::Shortage,
+            Outcome::Empty,
         ] {
             assert_eq!(OutcomeId::of(outcome).name(), outcome.name());
         }

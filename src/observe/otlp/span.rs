@@ -140,7 +140,7 @@ fn add(span: &mut Value, key: &str, value: Option<Value>) {
 /// Returns the error: penstock's error code, or the class of the outcome.
 fn error_type(outcome: Outcome, code: Option<&'static str>) -> Option<&'static str> {
     match outcome {
-        Outcome::Ok => code,
+        Outcome::Ok | Outcome::Empty => code,
         Outcome::Client
         | Outcome::Busy { .. }
         | Outcome::Refused { .. }

@@ -32,6 +32,38 @@ fn usage_is_found_before_long_text_however_the_body_is_split() {
 }
 
 #[test]
+fn results_without_output_are_empty_unless_little_was_requested() {
+    let empty = r#"{"choices":[{"message":{"content":""}}],"usage":{"completion_tokens":1}}"#;
+    let thought = r#"{"choices":[{"message":{"content":""}}],"usage":{"completion_tokens":9,"completion_tokens_details":{"reasoning_tokens":9}}}"#;
+    let none = r#"{"id":"c","choices":[]}"#;
+    let cut = format!(r#"{{"choices":[{{"message":{{"content":"{}""#, "word ".repeat(2000));
+    let judged = |body: &str, cut: usize, expected| {
+        let bounds = UsageBounds::default();
+        let mut monitor = ResponseMonitor::new(Operation::Chat, None, bounds);
+        monitor.expect_result();
+        monitor.expected = expected;
+        let (first, second) = body.as_bytes().split_at(cut);
+        monitor.observe(first, second.is_empty());
+        if !second.is_empty() {
+            monitor.observe(second, true);
+        }
+        (monitor.has_failed(), monitor.is_empty())
+    };
+    for (body, expected, judgement) in [
+        (empty, ExpectedOutput::Any, (false, true)),
+        (empty, ExpectedOutput::Little, (false, false)),
+        (thought, ExpectedOutput::Any, (false, false)),
+        (none, ExpectedOutput::Little, (true, false)),
+        (none, ExpectedOutput::None, (false, false)),
+        (&cut, ExpectedOutput::Any, (true, false)),
+    ] {
+        for at in [5, body.len() - 3, body.len()] {
+            assert_eq!(judged(body, at, expected), judgement, "{body} in parts at {at}");
+        }
+    }
+}
+
+#[test]
 fn quoted_text_is_no_usage() {
     let text = r#"say \"usage\":{\"prompt_tokens\":1} "#.repeat(300);
     let body = format!(r#"{{"choices":["{text}"]}}"#);

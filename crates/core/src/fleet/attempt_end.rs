@@ -139,7 +139,7 @@ impl Serving {
         sample: LatencySample,
         config: &BreakerConfig,
     ) -> Learned {
-        let is_refusal = outcome == Outcome::Client;
+        let is_refusal = outcome.is_refusal();
         let is_fault = is_refusal || outcome == Outcome::Fault;
         // A response that does not run the model proves nothing about it.
         let proves = outcome == Outcome::Fault || sample != LatencySample::None;
@@ -175,7 +175,7 @@ impl Serving {
     ) -> Option<BreakerTransition> {
         let Learned { paused, released, is_own_released, .. } = learned;
         let reason = match outcome {
-            Outcome::Client => OpenReason::Refusals,
+            _ if outcome.is_refusal() => OpenReason::Refusals,
             _ => OpenReason::Faults,
         };
         if is_own_released {

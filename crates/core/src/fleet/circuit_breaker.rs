@@ -174,7 +174,7 @@ impl CircuitBreaker {
         let is_probe = source.probe == Probe::Breaker && self.awaits_probe(source.at);
         match outcome {
             Outcome::Cancel | Outcome::Shortage => None,
-            Outcome::Ok | Outcome::Client => {
+            Outcome::Ok | Outcome::Empty | Outcome::Client => {
                 self.streak.end(source.started);
                 self.responded(is_probe)
             }

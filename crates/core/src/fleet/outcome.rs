@@ -13,6 +13,9 @@ use super::requester::Requester;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Ok,
+    /// A success without any output. The prompt or the backend may be the cause, so it is judged
+    /// like a refusal.
+    Empty,
     /// A 4xx: the client's mistake.
     Client,
     /// A 429 or 503: the backend goes into cooldown; the breaker counts it as reached.
@@ -43,11 +46,18 @@ impl Outcome {
     pub fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
+            Self::Empty => "empty",
             Self::Client => "client",
             Self::Busy { .. } | Self::Shortage => "busy",
             Self::Refused { .. } | Self::Unreachable | Self::Fault => "fault",
             Self::Cancel => "cancel",
         }
+    }
+
+    /// Returns whether it speaks against the backend only if others do better: a 4xx, or a success
+    /// without output.
+    pub(super) fn is_refusal(self) -> bool {
+        matches!(self, Self::Client | Self::Empty)
     }
 }
 

@@ -296,6 +296,22 @@ fn stalled_stream_is_evidence_and_another_cancel_is_none() {
 }
 
 #[test]
+fn empty_responses_are_judged_like_refusals_and_teach_no_latency() {
+    let fleet = fleet_of(
+        "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\", models: [m]}]",
+    );
+    let fleet = fleet.topology();
+    let row = &model(&fleet, "m").serving[0];
+    let from = source(Timestamp(1), Requester { client: 7, ..Requester::default() });
+    let health = &fleet.backends[0].config.health;
+    for state in [super::BreakerState::Closed; 5].into_iter().chain([super::BreakerState::Open]) {
+        row.learn_attempt(Outcome::Empty, from, LatencySample::Whole, health);
+        assert_eq!(row.evidence_against(from.requester, Timestamp(2)), state);
+    }
+    assert_eq!(row.latency.response(), None);
+}
+
+#[test]
 fn refusal_starts_a_cooldown_and_not_the_breaker() {
     let fleet = fleet_of("backends: [{name: x, url: \"http://a\", models: [m]}]").topology();
     let state = &fleet.backends[0].state;

@@ -71,7 +71,11 @@ impl BackendState {
                 self.request_check();
             }
             Outcome::Unreachable => self.request_check(),
-            Outcome::Ok | Outcome::Client | Outcome::Cancel | Outcome::Shortage => {}
+            Outcome::Ok
+            | Outcome::Empty
+            | Outcome::Client
+            | Outcome::Cancel
+            | Outcome::Shortage => {}
         }
         self.breaker.learn(outcome, source, config)
     }
