@@ -243,6 +243,11 @@ impl Found {
 
     fn read_message(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
         cursor.members(Members::named(is_output), |cursor, is_output, kind| {
+            // A text may be long, and nothing after it is read.
+            if is_output && kind == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"') {
+                self.has_output = true;
+                self.stop_at_output()?;
+            }
             self.has_output |= is_filled(cursor, kind)? && is_output;
             self.stop_at_output()
         })

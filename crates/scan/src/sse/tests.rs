@@ -153,12 +153,6 @@ fn streams_without_output_are_empty() {
         |count| format!("data: {{\"choices\":[],\"usage\":{{\"completion_tokens\":{count}}}}}\n\n");
     let thought = "data: {\"choices\":[],\"usage\":{\"completion_tokens\":9,\
         \"completion_tokens_details\":{\"reasoning_tokens\":9}}}\n\n";
-    let item = "data: {\"type\":\"response.output_item.done\",\"item\":{\"type\":\"x\"}}\n\n";
-    let ended = |name, count| {
-        format!(
-            "data: {{\"type\":\"{name}\",\"response\":{{\"usage\":{{\"output_tokens\":{count}}}}}}}\n\n"
-        )
-    };
     for (operation, stream, is_void, is_empty) in [
         (Operation::Chat, ": a comment\n\ndata: [DONE]\n\n".to_owned(), true, true),
         (Operation::Chat, "data: null\n\ndata: [DONE]\n\n".to_owned(), true, true),
@@ -174,6 +168,29 @@ fn streams_without_output_are_empty() {
             false,
             false,
         ),
+        (Operation::OllamaChat, "{\"done\":true,\"eval_count\":0}\n".to_owned(), false, true),
+        (
+            Operation::OllamaChat,
+            "{\"done\":true,\"done_reason\":\"load\"}\n".to_owned(),
+            true,
+            true,
+        ),
+        (Operation::Speech, "data: {}\n\n".to_owned(), false, false),
+    ] {
+        let (_, scanner) = fed(operation, &stream);
+        assert_eq!((scanner.is_void(), scanner.is_empty()), (is_void, is_empty), "{stream}");
+    }
+}
+
+#[test]
+fn items_without_deltas_may_be_output() {
+    let item = "data: {\"type\":\"response.output_item.done\",\"item\":{\"type\":\"x\"}}\n\n";
+    let ended = |name, count| {
+        format!(
+            "data: {{\"type\":\"{name}\",\"response\":{{\"usage\":{{\"output_tokens\":{count}}}}}}}\n\n"
+        )
+    };
+    for (operation, stream, is_void, is_empty) in [
         (Operation::Responses, format!("{item}{}", ended("response.completed", 9)), false, false),
         (Operation::Responses, format!("{item}{}", ended("response.completed", 0)), false, true),
         (Operation::Responses, ended("response.completed", 1), false, true),
@@ -204,14 +221,6 @@ fn streams_without_output_are_empty() {
             false,
         ),
         (Operation::Responses, ended("response.incomplete", 9), false, false),
-        (Operation::OllamaChat, "{\"done\":true,\"eval_count\":0}\n".to_owned(), false, true),
-        (
-            Operation::OllamaChat,
-            "{\"done\":true,\"done_reason\":\"load\"}\n".to_owned(),
-            true,
-            true,
-        ),
-        (Operation::Speech, "data: {}\n\n".to_owned(), false, false),
     ] {
         let (_, scanner) = fed(operation, &stream);
         assert_eq!((scanner.is_void(), scanner.is_empty()), (is_void, is_empty), "{stream}");
