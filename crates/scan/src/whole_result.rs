@@ -53,19 +53,8 @@ impl Form {
             | Operation::Moderations
             | Operation::Classify
             | Operation::Pooling => Self::Rows,
-            Operation::Speech
-            | Operation::Transcriptions
-            | Operation::Translations
-            | Operation::ImageGenerations
-            | Operation::ImageEdits
-            | Operation::ImageVariations
-            | Operation::CountTokens
-            | Operation::InputTokens
-            | Operation::Tokenize
-            | Operation::Detokenize
-            | Operation::ApplyTemplate
-            | Operation::NativeEmbedding
-            | Operation::Passthrough => return None,
+            // Audio, images, text that is only counted or formatted, and what is not known.
+            _ => return None,
         })
     }
 
