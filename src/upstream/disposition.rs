@@ -3,11 +3,11 @@
 //! all.
 
 use penstock_api::units::TokenCount;
-use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming, Work};
+use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming};
 use penstock_core::fleet::{BackendSet, Model, Serving};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
 use penstock_scan::{
-    FirstEvent, RequestProfile, WholeResult, has_input, is_void, lacks_result, may_report_failure,
+    FirstEvent, RequestProfile, WholeResult, is_void, lacks_result, may_report_failure,
     reports_failure,
 };
 
@@ -236,17 +236,10 @@ fn of_whole(
     })
 }
 
-/// Returns whether a whole response is no result of its operation. A generation may be empty, but
-/// not what is made of an input.
+/// Returns whether a whole response is no result of its operation.
 fn is_no_result(terms: &ResponseTerms<'_>, body: &[u8]) -> bool {
-    let is_result = || match WholeResult::read(terms.sent, body) {
-        WholeResult::Missing => terms.is_load,
-        WholeResult::Empty => {
-            terms.sent.row().work != Work::Inference || terms.is_load || !has_input(terms.body)
-        }
-        WholeResult::Filled => true,
-    };
-    lacks_result(body) || !is_result()
+    let is_missing = || WholeResult::read(terms.sent, body) == WholeResult::Missing;
+    lacks_result(body) || (!terms.is_load && is_missing())
 }
 
 /// Returns whether the beginning of a body is text.

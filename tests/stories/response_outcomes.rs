@@ -69,7 +69,7 @@ pub(crate) fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: boo
 fn failures_with_a_good_status_go_elsewhere() {
     let streams: [Respond; 9] = [
         |_, _| chunked(EVENTS, ": OPENROUTER PROCESSING\n\ndata: [DONE]\n\n"),
-        |_, _| whole(202, JSON, r#"{"accepted":true}"#),
+        |_, _| whole(202, JSON, r#"{"status":"error","message":"no worker"}"#),
         |_, _| chunked(EVENTS, &format!("data: {ERROR}\n\ndata: [DONE]\n\n")),
         |_, _| chunked(EVENTS, &format!("event: error\ndata: {ERROR}\n\n")),
         |_, _| chunked(EVENTS, ""),
@@ -79,7 +79,7 @@ fn failures_with_a_good_status_go_elsewhere() {
         |_, _| whole(200, JSON, ERROR),
     ];
     let wholes: [Respond; 7] = [
-        |_, _| whole(200, JSON, r#"{"id":"c","object":"chat.completion","choices":[]}"#),
+        |_, _| whole(200, JSON, r#"{"status":"error","message":"no gpu"}"#),
         |_, _| whole(200, JSON, r#"[{"error":{"code":500,"message":"x"}}]"#),
         |_, _| whole(200, JSON, &HELLO[..HELLO.len() / 2]),
         |_, _| whole(200, JSON, ERROR),

@@ -64,7 +64,7 @@ pub use sse::{EventScanner, Progress};
 pub use twin::{check_twins, deciding_in_query};
 pub use usage::{CutCounts, Usage, find_counts, find_usage};
 pub use usage_bounds::{Passed, UsageBounds};
-pub use whole_result::{WholeResult, has_input};
+pub use whole_result::WholeResult;
 
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{BodyFormat, ErrorCode, Operation};

@@ -18,6 +18,7 @@ enum RefusalMember {
     Success,
     Message,
     Code,
+    Status,
     Content,
     Other,
 }
@@ -28,7 +29,8 @@ impl RefusalMember {
             b"detail" => Self::Detail,
             b"success" => Self::Success,
             b"message" => Self::Message,
-            b"code" | b"status" => Self::Code,
+            b"code" => Self::Code,
+            b"status" => Self::Status,
             b"choices" | b"content" | b"output" | b"response" | b"data" | b"results"
             | b"embedding" | b"embeddings" => Self::Content,
             _ => Self::Other,
@@ -38,7 +40,7 @@ impl RefusalMember {
 
 /// Returns whether a whole response is a refusal of something before an engine, such as a web
 /// framework or a gateway: `detail`, `"success": false`, or a `message` with the `code` of an HTTP
-/// error, and no content.
+/// error or the `status` of a failure, and no content.
 pub fn lacks_result(body: &[u8]) -> bool {
     // Most responses begin with their id.
     if !may_report_failure(body) {
@@ -63,7 +65,12 @@ pub fn lacks_result(body: &[u8]) -> bool {
                 has_content |= is_filled(cursor, kind)? && !is_text;
                 return Ok(());
             }
-            RefusalMember::Code if kind.is_ascii_digit() => {
+            RefusalMember::Status if kind == b'"' => {
+                let status = cursor.string()?;
+                has_code |= matches!(cursor.raw(status), b"error" | b"failed" | b"failure");
+                return Ok(());
+            }
+            RefusalMember::Code | RefusalMember::Status if kind.is_ascii_digit() => {
                 has_code |= cursor.number()?.is_some_and(|code| (400..600).contains(&code));
                 return Ok(());
             }
@@ -71,7 +78,7 @@ pub fn lacks_result(body: &[u8]) -> bool {
                 has_content |= is_filled(cursor, kind)?;
                 return Ok(());
             }
-            RefusalMember::Code | RefusalMember::Other => {}
+            RefusalMember::Code | RefusalMember::Status | RefusalMember::Other => {}
         }
         cursor.skip(kind)
     });
@@ -90,6 +97,8 @@ mod tests {
             (r#"{"success":false,"reason":"no such route"}"#, true),
             (r#"{"message":"Internal error","code":500}"#, true),
             (r#"{"status":503,"message":"x"}"#, true),
+            (r#"{"status":"error","message":"no gpu"}"#, true),
+            (r#"{"status":"success","message":"loaded"}"#, false),
             (r#"{"id":"c","choices":[]}"#, false),
             (r#"{"success":true,"data":[]}"#, false),
             (r#"{"detail":"low","data":[{"b64_json":"x"}]}"#, false),

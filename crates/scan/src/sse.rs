@@ -273,6 +273,9 @@ impl EventScanner {
         // The counts in llama.cpp's own format take five more searches. Only the last event has
         // them, and no token.
         self.add_usage(if has_token { usage } else { usage.or_else(|| find_counts(data)) });
+        if !has_token && usage.is_none() && self.form == EventForm::ChatDelta {
+            self.passed.read_unknown(data);
+        }
         self.done |= self.event_ends;
     }
 

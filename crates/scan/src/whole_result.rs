@@ -10,11 +10,11 @@ use super::ollama::is_filled;
 /// The result in a whole response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WholeResult {
-    /// None: JSON of another form, or JSON that is cut off.
+    /// None: JSON that is cut off, or says that it is no result.
     Missing,
-    /// A proper result without any output.
+    /// A result without any output.
     Empty,
-    /// A result with output, or one whose form is not known.
+    /// A result with output, or JSON of a form that is not known.
     Filled,
 }
 
@@ -100,7 +100,7 @@ enum Member {
 /// The parts of a result that have been found.
 struct Found {
     form: Form,
-    /// True if it has the member for its output.
+    /// True if it has a member for its output.
     has_member: bool,
     has_output: bool,
     /// True if its state is that of no result.
@@ -126,6 +126,9 @@ impl WholeResult {
         let read: Parsed = cursor.members(
             Members::named(|name: &[u8]| form.member(name)),
             |cursor, member, kind| {
+                // Any list may be one of ranks, but not any member.
+                found.has_member |= matches!(member, Member::Output | Member::Text)
+                    && (form != Form::Rows || kind == b'[');
                 match member {
                     Member::Output => found.read_output(cursor, kind)?,
                     Member::Text if kind == b'"' => found.read_text(cursor, kind)?,
@@ -144,8 +147,8 @@ impl WholeResult {
             Found { is_unfit: true, .. } => Self::Missing,
             Found { has_output: true, .. } => Self::Filled,
             _ if read.is_err() => Self::Missing,
-            Found { is_pending: true, .. } => Self::Filled,
-            Found { has_member: false, .. } => Self::Missing,
+            // An engine of its operator may respond in another form.
+            Found { is_pending: true, .. } | Found { has_member: false, .. } => Self::Filled,
             _ if may_be_empty => Self::Filled,
             _ => Self::Empty,
         }
@@ -165,22 +168,10 @@ impl Found {
     fn read_output(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         match (self.form, kind) {
             (Form::Choices, b'[') => self.each(cursor, Self::read_choice),
-            (Form::Items, b'[') => {
-                self.has_member = true;
-                self.each(cursor, Self::read_item)
-            }
-            (Form::Vectors, b'[' | b'"') => {
-                self.has_member = true;
-                self.read_vectors(cursor, kind)
-            }
-            (Form::Blocks, b'[') => {
-                self.has_member = true;
-                self.each(cursor, Self::read_part)
-            }
-            (Form::Ollama, b'{') => {
-                self.has_member = true;
-                self.read_message(cursor)
-            }
+            (Form::Items, b'[') => self.each(cursor, Self::read_item),
+            (Form::Vectors, b'[' | b'"') => self.read_vectors(cursor, kind),
+            (Form::Blocks, b'[') => self.each(cursor, Self::read_part),
+            (Form::Ollama, b'{') => self.read_message(cursor),
             (Form::Text | Form::Rows, b'[') | (Form::Text | Form::Blocks | Form::Items, b'"') => {
                 self.read_text(cursor, kind)
             }
@@ -198,7 +189,6 @@ impl Found {
 
     /// Reads a string, or a list of any content.
     fn read_text(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
-        self.has_member = true;
         self.has_output |= is_filled(cursor, kind)?;
         Ok(())
     }
@@ -219,7 +209,6 @@ impl Found {
     }
 
     fn read_choice(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
-        self.has_member = true;
         let members = Members::named(|name: &[u8]| matches!(name, b"message" | b"delta" | b"text"));
         cursor.members(members, |cursor, is_output, kind| {
             match kind {
@@ -335,23 +324,6 @@ fn is_output(name: &[u8]) -> bool {
         name,
         b"role" | b"name" | b"id" | b"type" | b"annotations" | b"provider_specific_fields"
     )
-}
-
-/// Returns whether a request has something to embed or to rank.
-pub fn has_input(body: &[u8]) -> bool {
-    let mut has_input = false;
-    let mut cursor = Cursor::new(body, TokenEstimate::Chars);
-    if cursor.peek() != b'{' {
-        return false;
-    }
-    let members = Members::named(|name: &[u8]| {
-        matches!(name, b"input" | b"prompt" | b"documents" | b"texts" | b"text_2")
-    });
-    let read: Parsed = cursor.members(members, |cursor, is_input, kind| {
-        has_input |= is_filled(cursor, kind)? && is_input;
-        Ok(())
-    });
-    read.is_ok() && has_input
 }
 
 #[cfg(test)]

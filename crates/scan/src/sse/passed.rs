@@ -8,6 +8,7 @@ use super::delta::has_string_at;
 use crate::Usage;
 
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"text\""));
+static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"choices\""));
 /// The types of items whose output follows in deltas.
 static DELTA_ITEMS: LazyLock<[Finder<'static>; 3]> =
     LazyLock::new(|| ["\"text\"", "\"thinking\"", "\"message\""].map(Finder::new));
@@ -36,6 +37,12 @@ impl PassedEvents {
         let has_text = || has_string_at(&TEXT, data);
         self.items |= (is_item && (is_other() || has_text()))
             || (name == b"response.completed" && has_text());
+    }
+
+    /// Reads an event of a chat without a token: in another form than that of chats, it may be
+    /// output.
+    pub(super) fn read_unknown(&mut self, data: &[u8]) {
+        self.items |= is_event(data) && CHOICES.find(data).is_none();
     }
 
     /// Returns whether neither the events nor the counts of the engine show any output. A limit may
