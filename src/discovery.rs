@@ -227,7 +227,8 @@ impl Watcher {
     /// Runs the health checks. `listed` ends once the models of a healthy backend have been
     /// queried.
     async fn check(mut self, reachable: watch::Sender<Reachable>, listed: oneshot::Receiver<()>) {
-        let mut checks = HealthChecks::new(&self.backend, Arc::clone(&self.client));
+        let (client, fleet) = (Arc::clone(&self.client), Arc::clone(&self.fleet));
+        let mut checks = HealthChecks::new(&self.backend, client, fleet);
         let mut listed = Some(listed);
         if self.first.is_none() {
             self.schedule.wait_at_start().await;

@@ -16,7 +16,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
-use penstock_core::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Health};
+use penstock_core::fleet::{Backend, CheckOutcome, CheckResult, CheckVerdict, Fleet, Health};
 use pingora_load_balancing::discovery::ServiceDiscovery;
 use pingora_load_balancing::health_check::HealthCheck;
 use pingora_load_balancing::{Backend as Peer, Backends};
@@ -39,8 +39,8 @@ struct CheckEnd {
 }
 
 impl HealthChecks {
-    pub(super) fn new(backend: &Backend, client: Arc<DiscoveryClient>) -> Self {
-        let checker = Arc::new(Checker { backend: backend.clone(), client });
+    pub(super) fn new(backend: &Backend, client: Arc<DiscoveryClient>, fleet: Arc<Fleet>) -> Self {
+        let checker = Arc::new(Checker { backend: backend.clone(), client, fleet });
         let mut backends = Backends::new(Box::new(OneAddress(backend.clone())));
         let (ends, results) = mpsc::unbounded_channel();
         backends.set_health_check(Box::new(SharedChecker { checker: Arc::clone(&checker), ends }));
@@ -143,6 +143,7 @@ impl HealthCheck for SharedChecker {
 struct Checker {
     backend: Backend,
     client: Arc<DiscoveryClient>,
+    fleet: Arc<Fleet>,
 }
 
 impl Checker {
@@ -169,7 +170,6 @@ impl Checker {
                 state.veto_check(now());
                 return None;
             }
-            Err(DiscoveryError::TimedOut) => CheckOutcome::Hung,
             Err(_) => CheckOutcome::Failed,
         };
         let check = CheckResult { at: now(), outcome };
@@ -210,14 +210,19 @@ impl Checker {
     }
 
     /// Returns whether the progress of responses outweighs a failed check, or work that is not
-    /// overdue one that hangs. A refused connection and the error of a health page stand: operators
+    /// overdue one that hangs, where no other backend could take its place. A refused connection and the error of a health page stand: operators
     /// drain with them.
     fn is_vetoed(&self, reason: &DiscoveryError, started: Timestamp) -> bool {
         let state = &self.backend.state;
         let last_check = state.checked_at().unwrap_or(started);
         let since = match reason {
             // An engine with one thread shows no page while it works.
-            DiscoveryError::TimedOut if state.has_work_due_later(now()) => return true,
+            DiscoveryError::TimedOut
+                if state.has_work_due_later(now())
+                    && !self.fleet.topology().can_do_without(state) =>
+            {
+                return true;
+            }
             // Within the check's own time: earlier progress says nothing about a backend that
             // hangs.
             DiscoveryError::TimedOut | DiscoveryError::NotConnected => started,

@@ -165,6 +165,9 @@ fn after_attempt(
             let goes_on = goes_on(flow, request, &failure, is_refused_again);
             let is_last = is_refused_again || decision.candidates <= 1;
             let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
+            // A refusal that says what is wrong with the request is the last word.
+            let earlier = past.last.take().filter(|last| last.failure.explains_request());
+            let attempt = earlier.unwrap_or(attempt);
             if !goes_on {
                 return Next::Last(LastWord::Failure(attempt));
             }

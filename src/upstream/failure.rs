@@ -154,6 +154,12 @@ impl Failure {
         }
     }
 
+    /// Returns whether a refusal says what is wrong with the request: another backend may serve it,
+    /// but says no better why it does not.
+    pub(crate) fn explains_request(&self) -> bool {
+        matches!(self.refusal(), Some(Refusal::ContextTooShort(_) | Refusal::CapabilityMissing))
+    }
+
     /// The wait that a refusal requests.
     pub(crate) fn requested_wait(&self) -> Option<Duration> {
         match self {

@@ -325,10 +325,12 @@ impl ResponseMonitor {
             && shows_none()
     }
 
-    /// Returns whether the engine has counted reasoning that a whole response does not show.
+    /// Returns whether the engine has counted output that a whole response does not show.
     fn has_hidden_output(&self) -> bool {
-        let counted = self.usage.and_then(|usage| usage.reasoning_tokens);
-        counted.is_some_and(|count| count > 0)
+        let usage = self.usage.unwrap_or_default();
+        usage.reasoning_tokens.is_some_and(|count| count > 0)
+            // One may be the end itself. Others are work, in a form that is not known.
+            || usage.completion_tokens.is_some_and(|count| count > 1)
     }
 
     /// Returns whether the client has received whole events, so that another one can follow.

@@ -168,11 +168,13 @@ impl Classes {
         let runs = self.runs & (spaces | marks) & !quotes;
         let escape_runs = escapes & self.escape_runs & escapes << 2;
         let new_marks = marks & !runs & !quotes;
+        // Two capitals beside another letter or a digit: words in capitals are words.
+        let mixed = (small | digits) >> 1 | (small | digits) << 2;
         let count = |bits: u64| i64::from((bits & COUNTED).count_ones());
         let others = count(letters & !(letters << 1 | digits << 1 | foreign << 1)) * WORD
             + count(letters & digits << 1 | digits & letters << 1) * MIX
             + count(capitals & small << 1) * HUMP
-            + count(capitals & capitals << 1 & !self.runs) * CAPITAL
+            + count(capitals & capitals << 1 & mixed) * CAPITAL
             + count(digits & !self.runs) * DIGIT
             + count(digits & !(digits << 1)) * NUMBER
             + count(digits & spaces << 1) * SPACED_NUMBER
@@ -212,7 +214,7 @@ mod tests {
     fn plain_text_is_a_quarter_of_its_characters() {
         let prose =
             "In 1984 the quick brown fox jumped over a lazy dog; it didn't mind, they say.\n";
-        for unit in ["x", "Q", "7", "a ", "word ", "Hello, world! ", prose] {
+        for unit in ["x", "Q", "7", "a ", "word ", "HELLO WORLD ", "Hello, world! ", prose] {
             for length in [4, 255, 256, 400, 4000, 40_000, 1 << 20] {
                 let text = unit.repeat(length);
                 assert_eq!(tokens(&text), text.len() as u64 / 4, "{unit}");

@@ -117,6 +117,7 @@ impl WholeResult {
         match (body.first(), body.last()) {
             (Some(b'{'), Some(b'}')) => {}
             (Some(b'['), Some(b']')) if form.may_be_list() => return Self::Filled,
+            (Some(b'['), Some(b']')) if !is_list_of_errors(body) => return Self::Filled,
             (Some(b'{' | b'['), _) => return Self::Missing,
             // Text, or numbers that a client requested as bytes.
             _ => return Self::Filled,
@@ -308,14 +309,19 @@ impl Found {
         }
         let state = cursor.string()?;
         match (self.form, cursor.raw(state)) {
-            (Form::Items, b"queued" | b"in_progress") => self.is_pending = true,
-            (Form::Items, b"cancelled") | (Form::Ollama, b"load" | b"unload") => {
-                self.is_unfit = true;
-            }
+            // The output comes later, or never: its client has cancelled it.
+            (Form::Items, b"queued" | b"in_progress" | b"cancelled") => self.is_pending = true,
+            (Form::Ollama, b"load" | b"unload") => self.is_unfit = true,
             _ => {}
         }
         Ok(())
     }
+}
+
+/// Returns whether a list begins with an error, as some gateways wrap one.
+fn is_list_of_errors(body: &[u8]) -> bool {
+    let inner = body.get(1..).unwrap_or_default().trim_ascii_start();
+    inner.strip_prefix(b"{").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\"error\""))
 }
 
 /// Returns whether a member of a message may be output.

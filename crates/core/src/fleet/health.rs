@@ -166,9 +166,7 @@ pub enum CheckOutcome {
     Passed(Duration),
     /// Nothing accepts connections: however busy an engine is, it does not refuse them.
     Refused,
-    /// No response in time on a connection that was accepted.
-    Hung,
-    /// A bad response, or no connection in time: a busy engine may cause this, too.
+    /// A bad response, or none in time: a busy engine may cause this, too.
     Failed,
 }
 

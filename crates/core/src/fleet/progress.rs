@@ -42,8 +42,6 @@ const RESOLUTION: Duration = Duration::from_millis(50);
 const EXPECTED_PART: u32 = 3;
 /// The prior time per token of a prompt: 100 tokens per second.
 const ASSUMED_TOKEN_MICROS: u64 = 10_000;
-/// The time for which a backend whose checks hang is still used where no other one is left.
-const LAST_RESORT: Duration = Duration::from_secs(60);
 /// The wait of a client for a first token that shows something before any is measured.
 const ASSUMED_FIRST_TOKEN: Duration = Duration::from_secs(1);
 /// The fewest tokens of a prompt from which the time per token is learned.
@@ -60,8 +58,6 @@ pub struct ResponseProgress {
     last_bytes: AtomicU64,
     silence: Silence,
     awaited: AwaitedWork,
-    /// The time at which checks that hang took the backend out; 0 if they have not.
-    hanging_since: AtomicU64,
     /// The time per token of prompts, in microseconds, a moving average; 0 before the first.
     token_micros: AtomicU64,
     /// The streams in flight past their first token.
@@ -201,18 +197,6 @@ impl ResponseProgress {
 
     pub(super) fn note_passed_check(&self, now: Timestamp) {
         self.awaited.note_check(now);
-    }
-
-    /// Records whether checks that hang, and nothing else, have taken the backend out.
-    pub(super) fn set_hanging(&self, since: Option<Timestamp>) {
-        let since = since.map_or(0, |since| since.0.max(1));
-        self.hanging_since.store(since, Ordering::Relaxed);
-    }
-
-    /// Returns whether they have, not long ago or with progress since.
-    pub(super) fn is_hanging(&self, now: Timestamp) -> bool {
-        let since = self.hanging_since.load(Ordering::Relaxed);
-        since != 0 && now.since(self.last_sign().max(Timestamp(since))) < LAST_RESORT
     }
 
     /// Learns the time per token from a first byte after `took`.

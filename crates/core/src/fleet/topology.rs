@@ -290,6 +290,11 @@ impl Topology {
         clients.len()
     }
 
+    /// Returns whether each model of a backend has another one that could serve it now.
+    pub fn can_do_without(&self, state: &BackendState) -> bool {
+        self.rows_of(state).all(|row| row.evidence.usable_backends(state.serial).len() > 1)
+    }
+
     /// The models of a backend.
     pub(super) fn rows_of(&self, state: &BackendState) -> impl Iterator<Item = &Serving> {
         let id = state.id;

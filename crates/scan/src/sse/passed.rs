@@ -51,7 +51,9 @@ impl PassedEvents {
         let output = usage.completion_tokens;
         let is_hidden = usage.reasoning_tokens.is_some_and(|count| count > 0)
             || (self.items && output != Some(0))
-            || (self.limit && output.is_some_and(|count| count > 0));
+            || (self.limit && output.is_some_and(|count| count > 0))
+            // One may be the end itself. Others are work, in a form that is not known.
+            || output.is_some_and(|count| count > 1);
         !self.tokens && !is_hidden
     }
 }

@@ -22,18 +22,9 @@ impl BackendState {
             self.check_micros.store(micros.max(1), Ordering::Relaxed);
             self.progress.note_passed_check(check.at);
         }
-        let before = self.health.status();
-        let was_away = before == Health::Unhealthy;
+        let was_away = self.health.status() == Health::Unhealthy;
         let breaker = self.breaker.learn_check(check, &config.breaker);
         let health = self.health.learn(is_passed, config.rise, config.fall);
-        match (check.outcome, before, health) {
-            (CheckOutcome::Hung, Health::Healthy, Some(Health::Unhealthy)) => {
-                self.progress.set_hanging(Some(check.at));
-            }
-            (CheckOutcome::Refused | CheckOutcome::Failed, ..)
-            | (CheckOutcome::Passed(_), _, Some(_)) => self.progress.set_hanging(None),
-            (CheckOutcome::Hung | CheckOutcome::Passed(_), ..) => {}
-        }
         // `takes_slow_start` comes first, because it also clears the request.
         if health == Some(Health::Healthy) && (self.takes_slow_start() || was_away) {
             self.begin_slow_start(check.at, config.slow_start);

@@ -67,12 +67,6 @@ impl BackendState {
         self.progress.has_work_due_later(now)
     }
 
-    /// Returns whether only checks that hang keep the backend out, and the last sign of life is not
-    /// long ago.
-    pub fn is_hanging(&self, now: Timestamp) -> bool {
-        self.progress.is_hanging(now)
-    }
-
     /// The status of its last check if that passed without a 2xx.
     pub fn check_status(&self) -> Option<u16> {
         Some(self.check_status.load(Ordering::Relaxed)).filter(|status| *status != 0)

@@ -19,8 +19,7 @@ pub(in crate::routing) struct Conditions {
     pub(in crate::routing) in_panic: bool,
     /// True if backends in slow start get their whole share, because there are no others.
     pub(in crate::routing) ignores_slow_start: bool,
-    /// True if backends with recent faults, without progress or with checks that hang count,
-    /// because there are no others.
+    /// True if backends with recent faults or without progress count, because there are no others.
     pub(in crate::routing) ignores_faults: bool,
     /// True if the limits of models are ignored, because all of them are reached.
     pub(in crate::routing) spills: bool,

@@ -68,9 +68,7 @@ impl Router {
         // backends that fail more than others.
         let states = || considered.model.serving.iter().map(|one| &*one.state);
         let now = considered.input.now;
-        let is_doubtful = |state: &BackendState| {
-            state.has_recent_faults(now) || state.is_frozen() || state.is_hanging(now)
-        };
+        let is_doubtful = |state: &BackendState| state.has_recent_faults(now) || state.is_frozen();
         let has_faults = states().any(is_doubtful);
         if has_faults || states().any(BackendState::is_in_slow_start) {
             let conditions = Conditions { ignores_slow_start: true, ..strict };
