@@ -112,7 +112,7 @@ class Env:
                 response = wire.fetch(proxy.url + "/v1/models", **headers)
                 return response.status == 200 and setup.models <= {m["id"] for m in response.json()["data"]}
 
-            wire.wait_until(f"every model of {name} in /v1/models", discovered, 5.0)
+            wire.wait_until(f"every model of {name} in /v1/models", discovered, 30.0)
         return self._proxies[name]
 
     def browser(self) -> Browser:
