@@ -209,9 +209,9 @@ impl Checker {
         }
     }
 
-    /// Returns whether the progress of responses outweighs a failed check, or work that is not
-    /// overdue one that hangs, where no other backend could take its place. A refused connection and the error of a health page stand: operators
-    /// drain with them.
+    /// Returns whether the progress of responses outweighs a failed check, or, where no other
+    /// backend could take its place, work that is not overdue one that hangs. A refused connection
+    /// and the error of a health page stand: operators drain with them.
     fn is_vetoed(&self, reason: &DiscoveryError, started: Timestamp) -> bool {
         let state = &self.backend.state;
         let last_check = state.checked_at().unwrap_or(started);
