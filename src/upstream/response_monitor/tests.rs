@@ -53,7 +53,8 @@ fn results_without_output_are_empty_unless_little_was_requested() {
         (empty, ExpectedOutput::Any, (false, true)),
         (empty, ExpectedOutput::Little, (false, false)),
         (thought, ExpectedOutput::Any, (false, false)),
-        (none, ExpectedOutput::Little, (true, false)),
+        (none, ExpectedOutput::Any, (false, true)),
+        (none, ExpectedOutput::Little, (false, false)),
         (none, ExpectedOutput::None, (false, false)),
         (&cut, ExpectedOutput::Any, (true, false)),
     ] {
