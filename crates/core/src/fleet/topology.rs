@@ -6,6 +6,7 @@ mod model;
 mod rules;
 mod serve;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -129,6 +130,8 @@ pub struct Topology {
     pub groups: Arc<Groups>,
     /// The names of the zones.
     pub zones: Zones,
+    /// The fallbacks by the name of the model, as configured.
+    fallbacks: Arc<BTreeMap<String, Vec<String>>>,
     /// The version of the policies' patterns that [`Model::policies`] is about.
     pub policies: u64,
 }
@@ -167,8 +170,17 @@ impl Topology {
             && groups.iter().all(|group| !group.addresses.is_empty());
         let give_up = rules.give_up;
         let (zones, policies) = (rules.zones.clone(), rules.policies.version());
-        let mut topology =
-            Self { backends, is_complete, give_up, groups, zones, policies, ..Self::default() };
+        let fallbacks = Arc::clone(&rules.fallbacks);
+        let mut topology = Self {
+            backends,
+            is_complete,
+            give_up,
+            groups,
+            zones,
+            fallbacks,
+            policies,
+            ..Self::default()
+        };
         let mut alike: HashMap<Box<str>, u32> = HashMap::default();
         for key in &order {
             *alike.entry(key.to_ascii_lowercase().into()).or_default() += 1;
@@ -290,9 +302,16 @@ impl Topology {
         clients.len()
     }
 
-    /// Returns whether each model of a backend has another one that could serve it now.
+    /// Returns whether each model of a backend, or one of its fallbacks, has another backend that
+    /// could serve it now.
     pub fn can_do_without(&self, state: &BackendState) -> bool {
-        self.rows_of(state).all(|row| row.evidence.usable_backends(state.serial).len() > 1)
+        let mut models = self.models.iter().filter(|model| model.is_on(state.id));
+        models.all(|model| {
+            let chain = self.fallbacks.get(&*model.name).into_iter().flatten();
+            let mut fallbacks = chain.filter_map(|name| self.model(self.model_id(name)?));
+            model.has_other_than(state.serial)
+                || fallbacks.any(|other| other.has_other_than(state.serial))
+        })
     }
 
     /// The models of a backend.

@@ -52,3 +52,23 @@ fn empty_responses_are_judged_like_refusals_and_teach_no_latency() {
     }
     assert_eq!(row.latency.response(), None);
 }
+
+#[test]
+fn fallback_takes_the_place_of_a_model_with_one_backend() {
+    let can_do_without_x = |others: &str, fallbacks: &str| {
+        let fleet = fleet_of(&format!(
+            "routing: {{ fallbacks: {{{fallbacks}}} }}\nbackends: [{{name: x, url: \"http://a\", models: [m, n]}}, {others}]"
+        ));
+        let topology = fleet.topology();
+        topology.can_do_without(&topology.backend("x").unwrap().state)
+    };
+    let y = "{name: y, url: \"http://b\", models: [o]}";
+    let same = "{name: y, url: \"http://b\", models: [m, n]}";
+    let half = "{name: y, url: \"http://b\", models: [m]}";
+    assert!(can_do_without_x(same, ""));
+    assert!(!can_do_without_x(half, ""), "n is on x alone");
+    assert!(!can_do_without_x(y, ""));
+    assert!(!can_do_without_x(y, "m: [o]"));
+    assert!(can_do_without_x(y, "m: [gone, o], n: [O]"), "a name may be spelled otherwise");
+    assert!(!can_do_without_x(y, "m: [n], n: [m]"), "the fallbacks are on x, too");
+}

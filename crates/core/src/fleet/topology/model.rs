@@ -7,7 +7,7 @@ use penstock_api::units::TokenCount;
 use penstock_api::{Operation, Operations};
 use penstock_scan::RequestProfile;
 
-use crate::fleet::backend_id::BackendSet;
+use crate::fleet::backend_id::{BackendId, BackendSet};
 use crate::fleet::serving::Serving;
 use crate::prefix::ModelIndex;
 
@@ -32,6 +32,17 @@ impl Model {
         let rows = self.serving.iter();
         let rows = rows.flat_map(|row| [Some(&*row.model), row.upstream_id.as_deref()]);
         std::iter::once(&*self.name).chain(rows.flatten())
+    }
+
+    /// Returns whether a backend serves it.
+    pub(super) fn is_on(&self, backend: BackendId) -> bool {
+        self.serving.iter().any(|row| row.id == backend)
+    }
+
+    /// Returns whether a backend other than the one with this serial number could serve it now.
+    pub(super) fn has_other_than(&self, serial: u64) -> bool {
+        let usable = self.serving.first().map(|row| row.evidence.usable_backends(serial));
+        usable.is_some_and(|usable| usable.iter().any(|one| *one != serial))
     }
 
     /// Returns whether a request for `operation` can be served without sending `sent` to `serving`.

@@ -26,6 +26,7 @@ pub struct TopologyRules {
     pub(super) give_up: Duration,
     pub(in crate::fleet) groups: Arc<Groups>,
     pub(super) zones: Zones,
+    pub(super) fallbacks: Arc<BTreeMap<String, Vec<String>>>,
     pub(super) quality: Arc<QualityRules>,
     pub(super) policies: Arc<ModelPolicies>,
     /// True if a budget may limit requests to backends that cost nothing.
@@ -69,6 +70,7 @@ impl TopologyRules {
             give_up: config.discovery.give_up,
             groups: Arc::new(groups),
             zones: Zones::of(config),
+            fallbacks: Arc::new(config.routing.fallbacks.clone()),
             quality: Arc::new(quality_rules(config)),
             policies: Arc::new(ModelPolicies::of(config)),
             has_free_zones: config.budgets.iter().any(|budget| !budget.zones.is_empty()),
