@@ -65,7 +65,7 @@ const FIRST: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
-    formula: "cost = 2 x TTFT + 5 x the wait for a slot + further tokens + requests there x (prompt tokens before it and 8 x its own x (1 + U^4 / (1 - U)), and how much its tokens slow down a stream) + hope x a response that just meets its time per token x (8 x chance of a late first token + 6 x (chance of a late time per token + requests there x how much that chance grows by its prompt and its tokens, at least 5 % of it)). U = the mean used share of the KV caches, at most 98 %. Hope = 1 - 2 x the least chance of a late time per token on any backend, at least 0. Chances are of a logistic distribution with the predicted mean and 90th percentile; the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. Backends with 80 % of the prompt cached, and the home of the session, come first (0.5 + half of it, the others half of it), unless the whole response takes 5 s longer on the best of them than on the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
+    formula: "cost = 2 x TTFT + 5 x the wait for a slot + further tokens + requests there x (prompt tokens before it and 8 x its own x (1 + U^4 / (1 - U)), and how much its tokens slow down a stream) + hope x a response that just meets its time per token x (8 x chance of a late first token + 6 x (chance of a late time per token + requests there x how much that chance grows by its prompt and its tokens, at least 5 % of it)). U = the mean used share of the KV caches, at most 98 %. Hope = 1 - 2 x the least chance of a late time per token on any backend, at least 0. Chances are of a logistic distribution with the predicted mean and 90th percentile; the time per token that a running stream can bear counts as an objective, too. most = (max - cost) / (max - min). least and knee: of the backends that meet the objectives, 1 - most, or the smallest headroom above 20 %; 0 for the others. The home of the session, if it has 80 % of the prompt cached, else all backends with that much and the home, come first (0.5 + half of it, the others half of it), unless the whole response takes 5 s longer on the best of them than on the best of the others, or only one of the others meets the objective for the first token (there by the p90; for priorities below 0 by the p90 everywhere)",
     source: "SLO-aware routing of the Gateway API Inference Extension",
     unknown: "0",
     params: &["prefer"],
@@ -120,7 +120,8 @@ impl Scorer for SloHeadroom {
             };
         }
         let costs = Range::of(scores.iter().copied().filter(|cost| cost.is_finite()));
-        let keeps = keeps(features, candidates);
+        let preferred = Preferred::of(features, candidates);
+        let keeps = preferred.keeps(features, candidates);
         for (score, one) in scores.iter_mut().zip(candidates) {
             let Some(prediction) = &one.prediction else { continue };
             if score.is_infinite() {
@@ -129,7 +130,7 @@ impl Scorer for SloHeadroom {
             }
             let own = headroom(prediction).filter(|_| packs);
             let place = self.prefer(costs.place(*score), own.map(|headroom| headroom.share));
-            *score = match (keeps, is_warm(features, one)) {
+            *score = match (keeps, preferred.contains(features, one)) {
                 (true, true) => FIRST + (1.0 - FIRST) * place,
                 (true, false) => ((FIRST - MIN_SCORE) * place).max(MIN_SCORE),
                 (false, _) => place.max(MIN_SCORE),
@@ -234,32 +235,55 @@ fn own_chance(one: &PredictedLatency, objectives: &Objectives) -> f64 {
     chance(objectives.tpot_ms.unwrap_or(f64::INFINITY), one.tpot, one.tpot_p90)
 }
 
-/// Returns whether backends with the prompt come first. They do while they are not much slower,
-/// unless the request would surely be in time on another backend, but on none of them. The time
-/// that it gains elsewhere is lost by the next ones of its session.
-fn keeps(features: &RequestFeatures, candidates: &[Candidate]) -> bool {
-    let objectives = &features.objectives;
-    let best = |warm: bool, time: fn(&PredictedLatency) -> f32| {
-        let group = candidates.iter().filter(|one| is_warm(features, one) == warm);
-        let times = group.filter_map(|one| Some(f64::from(time(one.prediction.as_ref()?))));
-        times.fold(f64::INFINITY, f64::min)
-    };
-    let (mean, p90): (fn(&_) -> _, fn(&_) -> _) =
-        (|one: &PredictedLatency| one.ttft, |one: &PredictedLatency| one.ttft_p90);
-    let whole = |one: &PredictedLatency| one.ttft + one.further;
-    let (warm, cold) = (best(true, whole), best(false, whole));
-    if !(warm.is_finite() && cold.is_finite() && warm - cold <= RELEASE_MS) {
-        return false;
-    }
-    let own = if objectives.is_sheddable() { p90 } else { mean };
-    objectives.ttft_ms.is_none_or(|limit| best(true, own) <= limit || best(false, p90) > limit)
+/// The backends that come first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Preferred {
+    /// The home of the session, which has most of the prompt. The others may have it, too, if many
+    /// sessions begin alike, but not the rest of this one.
+    Home,
+    /// Those with most of the prompt, and the home.
+    Warm,
 }
 
-/// Returns whether a backend has most of the prompt cached, or is the home of the session, and
-/// emits tokens.
-fn is_warm(features: &RequestFeatures, one: &Candidate) -> bool {
-    let is_silent = one.prediction.is_some_and(|prediction| prediction.stall > 0.0);
-    features.is_warm(one, WARM) && !is_silent
+impl Preferred {
+    fn of(features: &RequestFeatures, candidates: &[Candidate]) -> Self {
+        let mut homes = candidates.iter().filter(|one| features.home == Some(one.row));
+        match homes.any(|one| one.match_ratio() >= WARM) {
+            true => Self::Home,
+            false => Self::Warm,
+        }
+    }
+
+    /// Returns whether a backend is one of them, and emits tokens.
+    fn contains(self, features: &RequestFeatures, one: &Candidate) -> bool {
+        let is_silent = one.prediction.is_some_and(|prediction| prediction.stall > 0.0);
+        let is_one = match self {
+            Self::Home => features.home == Some(one.row),
+            Self::Warm => features.is_warm(one, WARM),
+        };
+        is_one && !is_silent
+    }
+
+    /// Returns whether they come first. They do while they are not much slower, unless the request
+    /// would surely be in time on another backend, but on none of them. The time that it gains
+    /// elsewhere is lost by the next ones of its session.
+    fn keeps(self, features: &RequestFeatures, candidates: &[Candidate]) -> bool {
+        let objectives = &features.objectives;
+        let best = |is_one: bool, time: fn(&PredictedLatency) -> f32| {
+            let group = candidates.iter().filter(|one| self.contains(features, one) == is_one);
+            let times = group.filter_map(|one| Some(f64::from(time(one.prediction.as_ref()?))));
+            times.fold(f64::INFINITY, f64::min)
+        };
+        let (mean, p90): (fn(&_) -> _, fn(&_) -> _) =
+            (|one: &PredictedLatency| one.ttft, |one: &PredictedLatency| one.ttft_p90);
+        let whole = |one: &PredictedLatency| one.ttft + one.further;
+        let (warm, cold) = (best(true, whole), best(false, whole));
+        if !(warm.is_finite() && cold.is_finite() && warm - cold <= RELEASE_MS) {
+            return false;
+        }
+        let own = if objectives.is_sheddable() { p90 } else { mean };
+        objectives.ttft_ms.is_none_or(|limit| best(true, own) <= limit || best(false, p90) > limit)
+    }
 }
 
 impl SloHeadroom {

@@ -48,6 +48,33 @@ fn with_priority(priority: i32, cached: u32, ttft: [f32; 2], objective: Option<f
     scores
 }
 
+/// Sessions that begin alike have most of the prompt everywhere, and the rest at home.
+#[test]
+fn home_comes_before_others_with_most_of_the_prompt() {
+    let stays = |cached: [u32; 3], ttft: [f32; 3]| {
+        let candidate = |row: u32| Candidate {
+            row,
+            prompt_blocks: 100,
+            matched_blocks: cached[row as usize],
+            prediction: Some(PredictedLatency {
+                ttft: ttft[row as usize],
+                tightest_tpot: f32::INFINITY,
+                ..PredictedLatency::default()
+            }),
+            ..Candidate::default()
+        };
+        let features = RequestFeatures { home: Some(0), ..RequestFeatures::default() };
+        let mut scores = [0.0; 3];
+        let candidates = [0, 1, 2].map(candidate);
+        ROW.make(&Params::default()).unwrap().score(&features, &candidates, &mut scores);
+        scores[0] > scores[1].max(scores[2])
+    };
+    assert!(stays([98, 85, 85], [400.0, 100.0, 120.0]));
+    assert!(!stays([98, 85, 85], [5300.0, 100.0, 120.0]), "until it is 5 s slower");
+    assert!(!stays([70, 85, 85], [400.0, 100.0, 120.0]), "it has lost the prompt");
+    assert!(stays([70, 10, 10], [400.0, 100.0, 120.0]), "no other has it");
+}
+
 #[test]
 fn backend_with_the_prompt_is_kept_while_it_meets_the_objective() {
     let keeps = |cached, ttft, objective| {
