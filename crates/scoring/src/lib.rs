@@ -6,6 +6,7 @@
 //! is the weighted sum of its scores; the weights sum to 1. Source: the composable scorers of BLIS
 //! and llm-d.
 
+mod costs;
 mod objectives;
 mod params;
 mod picker;
@@ -21,6 +22,7 @@ mod scorers;
 mod spec;
 mod text;
 
+pub use costs::{RELEASE_COST_MS, RequestCosts};
 pub use objectives::{Headroom, Objectives};
 pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};

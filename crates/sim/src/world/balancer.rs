@@ -16,7 +16,7 @@ use penstock_core::prefix::Chain;
 use penstock_core::routing::{
     AwaitedRoom, Generation, Live as LiveSource, ModelAsked, NoRecord, Peek, PolicyClient,
     PolicyScope, PolicyWishes, RetryCredit, RouteError, RouteInput, RoutedSession, Router,
-    RoutingDecision, Scratch, ServiceTime, SplitPoint, Waited, Weighted,
+    RoutingDecision, Scratch, ServiceTime, SessionHomes, SessionIds, SplitPoint, Waited, Weighted,
 };
 use penstock_scan::RequestProfile;
 use penstock_scoring::Objectives;
@@ -40,7 +40,8 @@ pub(super) struct Balancer {
     scratch: Scratch,
     /// The maximum number of prompt blocks used; `None` if prompts are not read.
     max_blocks: Option<u32>,
-    reads_sessions: bool,
+    /// The homes of sessions; `None` if the strategy reads none.
+    homes: Option<SessionHomes>,
     seed: u64,
     engines: Vec<EngineSpec>,
     /// The objectives of every request, except for its priority.
@@ -106,7 +107,7 @@ impl Balancer {
             scrapes: scrapes.collect(),
             scratch: Scratch::default(),
             max_blocks: reader.map(|reader| reader.prefix_params(&topology, model).max_blocks),
-            reads_sessions: weighted.is_some_and(|weighted| weighted.session_field().is_some()),
+            homes: weighted.map(|_| SessionHomes::default()),
             seed: mix(spec.seed ^ mix(u64::from(number))),
             engines: spec.engines.clone(),
             objectives: spec.objectives,
@@ -241,13 +242,18 @@ impl Balancer {
             waited: arrived.queued_ms.map(|_| Waited { ttft_ms: objectives.ttft_ms }),
             now,
             prompt,
-            session: Some(request.session)
-                .filter(|session| self.reads_sessions && *session != 0)
-                .map(|id| RoutedSession { id, home: None }),
+            session: self.session_of(request, now),
             requester: requester_of(request),
             objectives: objectives.after(arrived.queued_ms.unwrap_or(0.0)),
             policy: self.policy_of(arrived),
         }
+    }
+
+    /// Returns the session of a request with its home.
+    fn session_of(&self, request: &Request, now: Timestamp) -> Option<RoutedSession> {
+        let homes = self.homes.as_ref().filter(|_| request.session != 0)?;
+        let ids = SessionIds::plain(mix(request.session));
+        Some(RoutedSession { id: request.session, home: homes.find(ids, now) })
     }
 
     /// Returns the policies that a request is under: its client's name is that of its key.
@@ -324,6 +330,11 @@ impl Balancer {
         if self.generation.router.predicts() {
             let objectives = self.objectives_of(arrived.request);
             decision.predict(&profile, serving, &mut permit, &objectives, now);
+        }
+        if let Some(homes) = self.homes.as_ref().filter(|_| arrived.request.session != 0) {
+            let limit = self.generation.config.limits.session_homes;
+            let ids = SessionIds::plain(mix(arrived.request.session));
+            homes.visit(ids, decision.backend, |_| false, limit, now);
         }
         if let (Some(weighted), Some(prompt)) = (self.weighted(), &prompt) {
             weighted.record(&self.topology, &decision, prompt);

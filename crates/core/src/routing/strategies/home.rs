@@ -1,6 +1,8 @@
 //! The soft home of a session: the backend that served it last, until it is too far behind.
 
-use penstock_scoring::{Candidate, RELEASE_MS, RequestFeatures, WARM};
+use penstock_scoring::{
+    Candidate, RELEASE_COST_MS, RELEASE_MS, RequestCosts, RequestFeatures, WARM,
+};
 
 use super::laggards::whole;
 
@@ -20,15 +22,25 @@ pub(super) fn kept(features: &RequestFeatures, candidates: &[Candidate]) -> Opti
     }
     let cost = |one: &Candidate| one.prefill_tokens + features.new_tokens(one);
     let least = candidates.iter().map(cost).fold(f64::INFINITY, f64::min);
-    let is_behind = cost(home) - least > RELEASE_TOKENS || is_slow(home, candidates);
+    let is_behind = cost(home) - least > RELEASE_TOKENS || is_costly(features, home, candidates);
     (!is_behind).then_some(index)
 }
 
-/// Returns whether a response from the home is predicted to take much longer than from another.
-fn is_slow(home: &Candidate, candidates: &[Candidate]) -> bool {
-    let whole = |one: &Candidate| one.prediction.as_ref().map(|one| f64::from(whole(one)));
-    let least = candidates.iter().filter_map(whole).fold(f64::INFINITY, f64::min);
-    whole(home).is_some_and(|own| own - least > RELEASE_MS)
+/// Returns whether the request costs much more at home than elsewhere, to itself and to the requests
+/// there. What is predicted of a backend by few responses is too noisy for that: sessions would
+/// leave their homes for nothing. Then only a response that takes much longer counts.
+fn is_costly(features: &RequestFeatures, home: &Candidate, candidates: &[Candidate]) -> bool {
+    let costs = RequestCosts::of(&features.objectives, candidates);
+    let cost = |one: &Candidate| {
+        let prediction = one.prediction.as_ref().filter(|one| one.is_trusted);
+        prediction.map(|one| costs.of_one(one))
+    };
+    let time = |one: &Candidate| one.prediction.as_ref().map(|one| f64::from(whole(one)));
+    let exceeds = |of: &dyn Fn(&Candidate) -> Option<f64>, most: f64| {
+        let least = candidates.iter().filter_map(of).fold(f64::INFINITY, f64::min);
+        of(home).map(|own| own - least > most)
+    };
+    exceeds(&cost, RELEASE_COST_MS).or_else(|| exceeds(&time, RELEASE_MS)).unwrap_or(false)
 }
 
 #[cfg(test)]
@@ -70,6 +82,27 @@ mod tests {
         assert_eq!(at(5200.0), None);
         let unknown = [candidate(3, 0.0, 9), predicted(5, 9000.0)];
         assert_eq!(kept_at(Some(5), &unknown), Some(1), "nothing to compare it with");
+    }
+
+    #[test]
+    fn session_leaves_a_home_that_costs_much_more_to_all() {
+        let predicted = |row: u32, requests: f32, is_trusted| {
+            let prediction = PredictedLatency {
+                ttft: 100.0,
+                slowdown: 10.0,
+                requests,
+                tightest_tpot: f32::INFINITY,
+                is_trusted,
+                ..PredictedLatency::default()
+            };
+            Candidate { prediction: Some(prediction), ..candidate(row, 0.0, 9) }
+        };
+        let at = |requests, is_trusted| {
+            kept_at(Some(5), &[predicted(3, 20.0, true), predicted(5, requests, is_trusted)])
+        };
+        assert_eq!(at(120.0, true), Some(1), "10 ms for each of 100 more");
+        assert_eq!(at(121.0, true), None);
+        assert_eq!(at(900.0, false), Some(1), "too little is known of the home");
     }
 
     #[test]

@@ -139,7 +139,10 @@ const HAS_WAITED: Option<Waited> = Some(Waited { ttft_ms: Some(2000.0) });
 /// Returns a fleet, and the row of the backend that has the prompt of family 1. Its batch is full,
 /// and the other backends are idle.
 fn full_home(backends: usize) -> (Fleet, u32, Vec<PredictionTicket>) {
-    let sections = "queue: { size: 10, max_backlog: 10ms }\nrouting: { strategy: slo }";
+    // `slo` alone would weigh the full batch, too.
+    let routing =
+        "scorers: [{ name: prefix-affinity, weight: 9 }, { name: slo-headroom, weight: 1 }]";
+    let sections = format!("queue: {{ size: 10, max_backlog: 10ms }}\nrouting: {{ {routing} }}");
     let mut fleet = train(Fleet::of(&format!("{sections}\n{}", alike(backends, "m"))));
     (1..backends).for_each(|row| teach(&fleet, row, 1.0));
     let home = try_chat(&mut fleet, 1).unwrap().row;
