@@ -26,7 +26,7 @@ pub(super) fn kept(features: &RequestFeatures, candidates: &[Candidate]) -> Opti
     (!is_behind).then_some(index)
 }
 
-/// Returns whether the request costs much more at home than elsewhere, to itself and to the requests
+/// Returns whether the request costs much more at home than elsewhere, to itself and to those
 /// there. What is predicted of a backend by few responses is too noisy for that: sessions would
 /// leave their homes for nothing. Then only a response that takes much longer counts.
 fn is_costly(features: &RequestFeatures, home: &Candidate, candidates: &[Candidate]) -> bool {
