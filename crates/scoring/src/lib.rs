@@ -26,7 +26,7 @@ pub use costs::{RELEASE_COST_MS, RequestCosts};
 pub use objectives::{Headroom, Objectives};
 pub use params::{ParamError, Params, Value};
 pub use picker::{PICKERS, Picker, PickerError};
-pub use prediction::{PredictedLatency, RELEASE_MS};
+pub use prediction::PredictedLatency;
 pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset, SLO_SCORERS};
 pub use profile::{Profile, ProfileError, ScoreMatrix};

@@ -6,11 +6,6 @@ use serde_json::{Value, json};
 
 use super::reading_values::ReadingValue;
 
-/// The delay of a response, in milliseconds, up to which a session stays at a home of which little
-/// is known yet: llm-d's prefix-affinity filter. The time that a request gains elsewhere is lost by
-/// the next ones of its session.
-pub const RELEASE_MS: f64 = 5000.0;
-
 /// The predicted latencies of a request on a candidate, in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct PredictedLatency {

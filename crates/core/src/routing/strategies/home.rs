@@ -1,14 +1,16 @@
 //! The soft home of a session: the backend that served it last, until it is too far behind.
 
-use penstock_scoring::{
-    Candidate, RELEASE_COST_MS, RELEASE_MS, RequestCosts, RequestFeatures, WARM,
-};
+use penstock_scoring::{Candidate, RELEASE_COST_MS, RequestCosts, RequestFeatures, WARM};
 
 use super::laggards::whole;
 
 /// The most tokens that the home may be behind the best of the others: the default of the scorer
 /// `sticky`, 18 seconds at 15,928 tokens per second.
 const RELEASE_TOKENS: f64 = 18.0 * 15_928.0;
+/// The delay of a response, in milliseconds, up to which a session stays at a home of which little
+/// is known yet: llm-d's prefix-affinity filter. The time that a request gains elsewhere is lost by
+/// the next ones of its session.
+const RELEASE_MS: f64 = 5000.0;
 
 /// Returns the index of the session's home, if the session stays there.
 pub(super) fn kept(features: &RequestFeatures, candidates: &[Candidate]) -> Option<usize> {
