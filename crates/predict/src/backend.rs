@@ -6,6 +6,7 @@ use super::bursts::Bursts;
 use super::coefficients::{Coefficients, StepLearner};
 use super::engine_load::EngineLoad;
 use super::front_end::FrontEndLearner;
+use super::kv_sharing::KvSharing;
 use super::limit_learner::{LimitLearner, is_too_long};
 use super::output_lengths::OutputLengths;
 use super::pace::{PaceLearner, PaceSpreadLearner};
@@ -52,6 +53,10 @@ const NEARLY_FULL_SHARE: f64 = 0.5;
 const FULL_SHARE: f64 = 0.9;
 const CURVE_US: f64 = 100e3;
 
+/// The share of its KV cache that all contexts and prompts there take from which some of them wait
+/// for the cache.
+const FULL_CACHE_SHARE: f64 = 0.9;
+
 /// The limits and the load that an engine reports; a limit that it does not report is infinite.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ReportedLimits {
@@ -59,9 +64,12 @@ pub struct ReportedLimits {
     pub slots: f64,
     /// The size of its KV cache in tokens.
     pub kv_tokens: f64,
-    /// The number of running requests while others wait in the engine although its KV cache has
-    /// room; `None` if none wait.
-    pub running_while_queued: Option<f64>,
+    /// The tokens in it that are in use; `None` if it does not report that.
+    pub used_kv_tokens: Option<f64>,
+    /// The number of requests that it runs now; `None` if it does not report that.
+    pub running: Option<f64>,
+    /// True if others wait in it although its KV cache has room.
+    pub is_queued: bool,
     /// The number of its running and waiting requests, of all models and all senders.
     pub request_count: Option<f64>,
 }
@@ -71,7 +79,9 @@ impl Default for ReportedLimits {
         Self {
             slots: f64::INFINITY,
             kv_tokens: f64::INFINITY,
-            running_while_queued: None,
+            used_kv_tokens: None,
+            running: None,
+            is_queued: false,
             request_count: None,
         }
     }
@@ -91,6 +101,7 @@ pub struct BackendPredictor {
     /// True if the engine reports its slots, and the size of its KV cache.
     knows_slots: bool,
     knows_kv_tokens: bool,
+    kv_sharing: KvSharing,
     /// True if it started with the learned state of another backend, or of another version here.
     is_informed: bool,
     prompts: Prompts,
@@ -139,6 +150,7 @@ impl BackendPredictor {
             coefficients: *prior,
             knows_slots: limits.slots.is_finite(),
             knows_kv_tokens: limits.kv_tokens.is_finite(),
+            kv_sharing: KvSharing::default(),
             step_size_learner: StepSizeLearner::new(limits.step_tokens),
             limits,
             limit_learner: LimitLearner::default(),
@@ -239,7 +251,10 @@ impl BackendPredictor {
     /// Learns from requests that wait for longer than predicted and from what the engine reports,
     /// and computes the numbers that change slowly. Call it about once a second.
     pub fn refresh(&mut self, wait_curve: &WaitCurve, reported: ReportedLimits, now_us: f64) {
-        self.set_limits(reported.slots, reported.kv_tokens);
+        if let Some(used_tokens) = reported.used_kv_tokens {
+            self.kv_sharing.learn(used_tokens, self.context_tokens(), reported.kv_tokens);
+        }
+        self.set_limits(reported.slots, self.kv_sharing.room(reported.kv_tokens));
         self.prompts.forget_done(now_us);
         self.stall.expire(now_us);
         if self.limit_learner.expire(now_us) {
@@ -261,7 +276,10 @@ impl BackendPredictor {
             self.pause_learner
                 .note_requests(reported_count, own_count + self.peer_load.waiting_count);
         }
-        if self.limit_learner.learn_reported(reported.running_while_queued, has_overdue, now_us) {
+        let is_queued = reported.is_queued && !self.fills_cache();
+        if let Some(running) = reported.running
+            && self.limit_learner.learn_reported(running, is_queued, has_overdue, now_us)
+        {
             self.use_learned_limits();
         }
         // Far from full no request waits for a slot, and computing the curve is expensive.
@@ -269,6 +287,13 @@ impl BackendPredictor {
             self.lengths.see_running(self.streams.ages());
             self.compute_curve(wait_curve, now_us);
         }
+    }
+
+    /// Returns whether all that was sent to the engine fills its KV cache: some of it waits for the
+    /// cache then, even while a stream that gave way to the others leaves room.
+    fn fills_cache(&self) -> bool {
+        let prompts = self.prompts.in_batch().tokens + self.prompts.queued().tokens;
+        self.context_tokens() + prompts > FULL_CACHE_SHARE * self.limits.kv_tokens
     }
 
     /// Computes the curve again after a stream has started or ended, if requests may wait for a

@@ -23,6 +23,7 @@ mod bursts;
 mod coefficients;
 mod engine_load;
 mod front_end;
+mod kv_sharing;
 mod learned_state;
 mod limit_learner;
 mod lookahead;

@@ -20,9 +20,11 @@ const BELIEVED_US: f64 = 600e6;
 /// as a share: in a full batch a stream starts when another one ends.
 const MAX_SPREAD: f64 = 0.1;
 
-/// The number of times in a row, about a second apart, at which an engine is as full as the lent
-/// slots allow, without any sign of a limit, after which it is taken to have more.
-const MAX_UNSHOWN: u32 = 5;
+/// The number of times in a row, about a second apart, at which an engine is nearly full by the
+/// lent slots, without any sign of a limit, after which it is taken to have more.
+const MAX_UNSHOWN: u32 = 20;
+/// The share of the lent slots from which an engine is nearly full: the others may be kept free.
+const NEARLY_FULL: f64 = 0.75;
 
 /// Returns the difference of two amounts, as a share of the larger one.
 fn difference(one: f64, other: f64) -> f64 {
@@ -116,10 +118,12 @@ pub(super) struct LimitLearner {
     /// The end of the last wait that counted: those that started before are of the same overload.
     counted_at_us: f64,
     /// The number of running requests when the engine last reported that others wait.
-    reported_running: Option<f64>,
-    /// The largest such number, and the number of reports of it while a request here waited for too
-    /// long.
-    max_reported: f64,
+    running_while_queued: Option<f64>,
+    /// The most requests that it has reported to run, whether others waited or not, and when it
+    /// last did.
+    max_running: f64,
+    max_running_at_us: f64,
+    /// The number of reports of so many, while others waited there and one from here for too long.
     max_report_count: u32,
     /// True if a request has waited for too long since the last report.
     has_waited: bool,
@@ -133,7 +137,7 @@ struct LentSlots {
     slots: f64,
     /// The largest number that this engine has shown to be too small.
     refuted: f64,
-    /// The number of times in a row at which the engine was full by it, and showed no limit.
+    /// The number of times in a row at which the engine was nearly full by it, and showed no limit.
     unshown_count: u32,
 }
 
@@ -158,8 +162,9 @@ impl Default for LimitLearner {
             count: 0,
             consecutive: 0,
             counted_at_us: f64::NEG_INFINITY,
-            reported_running: None,
-            max_reported: 0.0,
+            running_while_queued: None,
+            max_running: 0.0,
+            max_running_at_us: f64::NEG_INFINITY,
             max_report_count: 0,
             has_waited: false,
             lent: LentSlots::NONE,
@@ -236,28 +241,36 @@ impl LimitLearner {
         true
     }
 
-    /// Takes the number of running requests that the engine reports while others wait in it, `None`
-    /// if none wait, about once a second. The same number twice in a row is its batch, if a request
-    /// here waits for too long; a known batch is confirmed without one. Returns whether the limit
-    /// has changed.
+    /// Takes the number of requests that the engine reports to run, and whether others wait in it
+    /// although its KV cache has room, about once a second. The same number twice in a row is its
+    /// batch, if a request here waits for too long and the engine has not run more at a time; a
+    /// known batch is confirmed without one. Returns whether the limit has changed.
     pub(super) fn learn_reported(
         &mut self,
-        running: Option<f64>,
+        running: f64,
+        is_queued: bool,
         has_overdue: bool,
         now_us: f64,
     ) -> bool {
         let has_overdue = std::mem::take(&mut self.has_waited) || has_overdue;
-        let before = std::mem::replace(&mut self.reported_running, running);
-        let Some(running) = running else { return false };
-        if running > self.max_reported {
-            (self.max_reported, self.max_report_count) = (running, 0);
+        let now_queued = is_queued.then_some(running);
+        let before = std::mem::replace(&mut self.running_while_queued, now_queued);
+        let is_old = now_us > self.max_running_at_us + BELIEVED_US;
+        if running > self.max_running || is_old {
+            (self.max_running, self.max_report_count) = (running, 0);
+        }
+        if running == self.max_running {
+            self.max_running_at_us = now_us;
+        }
+        if !is_queued {
+            return false;
         }
         let is_known = running == self.slots();
         // A long prompt may make others wait, too, beside any number.
-        let is_largest = running == self.max_reported && has_overdue;
+        let is_largest = running == self.max_running && has_overdue;
         self.max_report_count += u32::from(is_largest);
-        let is_shown = before == Some(running) && has_overdue
-            || is_largest && self.max_report_count >= CONFIRMING_REPORTS;
+        let is_again = before == Some(running) && has_overdue && is_near(running, self.max_running);
+        let is_shown = is_again || is_largest && self.max_report_count >= CONFIRMING_REPORTS;
         if is_known && before == Some(running) || is_shown {
             (self.slots, self.counted_at_us) = (Limit::of(running), now_us);
         }
@@ -277,7 +290,8 @@ impl LimitLearner {
     /// Call it about once a second. Returns whether the limit has changed.
     pub(super) fn lend(&mut self, slots: f64, stream_count: f64) -> bool {
         let before = self.slots();
-        let is_full = self.slots.limit.is_infinite() && stream_count >= self.lent.slots;
+        let is_full =
+            self.slots.limit.is_infinite() && stream_count >= NEARLY_FULL * self.lent.slots;
         self.lent.unshown_count = if is_full { self.lent.unshown_count + 1 } else { 0 };
         if self.lent.unshown_count > MAX_UNSHOWN {
             self.lent.refute();
@@ -315,6 +329,11 @@ impl LimitLearner {
     /// Returns the slots that this engine has shown; infinite if it has shown none.
     pub(super) fn shown_slots(&self) -> f64 {
         self.slots.limit
+    }
+
+    /// Returns the most requests that the engine has reported to run in the last minutes.
+    pub(super) fn max_running(&self) -> f64 {
+        self.max_running
     }
 
     /// Returns the tokens in the KV cache; infinite while nothing shows them.

@@ -97,15 +97,18 @@ fn limit_without_evidence_expires() {
 #[test]
 fn engine_that_reports_waiting_requests_twice_shows_its_slots() {
     let mut limits = LimitLearner::default();
-    let full = Some(16.0);
-    assert!(
-        !limits.learn_reported(full, true, 1e6) && !limits.learn_reported(Some(14.0), true, 2e6)
-    );
-    assert!(!limits.learn_reported(full, false, 3e6), "a long prompt may be the reason");
-    assert!(!limits.learn_reported(full, false, 4e6) && !limits.learn_reported(None, true, 5e6));
-    assert!(!limits.learn_reported(full, true, 6e6));
-    assert!(limits.learn_reported(full, true, 7e6) && limits.slots() == 16.0);
-    assert!(!limits.learn_reported(full, false, 500e6), "no news");
+    let mut report = |running, has_overdue, at| {
+        let is_news = limits.learn_reported(running, true, has_overdue, at);
+        (is_news, limits.slots())
+    };
+    let unknown = (false, f64::INFINITY);
+    assert_eq!((report(16.0, true, 1e6), report(14.0, true, 2e6)), (unknown, unknown));
+    assert_eq!(report(16.0, false, 3e6), unknown, "a long prompt may be the reason");
+    assert_eq!(report(16.0, false, 4e6), unknown);
+    assert!(!limits.learn_reported(16.0, false, true, 5e6), "none waits");
+    assert!(!limits.learn_reported(16.0, true, true, 6e6));
+    assert!(limits.learn_reported(16.0, true, true, 7e6) && limits.slots() == 16.0);
+    assert!(!limits.learn_reported(16.0, true, false, 500e6), "no news");
     assert!(!limits.expire(900e6) && limits.slots() == 16.0, "but a confirmation");
 }
 
@@ -113,7 +116,7 @@ fn engine_that_reports_waiting_requests_twice_shows_its_slots() {
 fn largest_number_that_is_reported_three_times_is_the_batch() {
     let mut limits = LimitLearner::default();
     let mut report = |running: u32, at| {
-        let is_news = limits.learn_reported(Some(running.into()), true, at);
+        let is_news = limits.learn_reported(running.into(), true, true, at);
         (is_news, limits.slots())
     };
     for (running, at) in [(9, 1e6), (12, 2e6), (9, 3e6), (16, 4e6), (12, 5e6), (16, 6e6)] {
@@ -121,6 +124,22 @@ fn largest_number_that_is_reported_three_times_is_the_batch() {
     }
     report(12, 7e6);
     assert_eq!(report(16, 8e6), (true, 16.0));
+}
+
+/// Beside long prompts requests wait for the cache, and few run.
+#[test]
+fn engine_that_has_run_more_a_short_while_ago_shows_no_slots() {
+    let mut limits = LimitLearner::default();
+    let mut report = |running: u32, is_queued, at| {
+        limits.learn_reported(running.into(), is_queued, true, at);
+        limits.slots()
+    };
+    report(37, false, 1e6);
+    for second in 2..20 {
+        assert_eq!(report(14, true, f64::from(second) * 1e6), f64::INFINITY);
+    }
+    report(14, true, 700e6);
+    assert_eq!(report(14, true, 701e6), 14.0, "that was long ago");
 }
 
 #[test]
@@ -154,18 +173,19 @@ fn lent_slots_hold_until_the_engine_shows_its_own_or_more() {
     assert!(limits.observe_streams(18.0));
     assert!(!limits.lend(16.0, 3.0), "it has more");
     assert!(limits.lend(32.0, 3.0));
-    assert!(!limits.learn_reported(Some(32.0), false, 1e6));
-    limits.learn_reported(Some(32.0), false, 2e6);
+    assert!(!limits.learn_reported(32.0, true, false, 1e6));
+    limits.learn_reported(32.0, true, false, 2e6);
     assert_eq!(limits.shown_slots(), 32.0);
     assert!(!limits.lend(f64::INFINITY, 3.0) && limits.slots() == 32.0);
 }
 
-/// A limit that keeps requests away would otherwise never be disproved.
+/// A limit that keeps requests away would otherwise never be disproved; two of the 16 slots are kept
+/// free by the caller.
 #[test]
-fn lent_slots_end_when_a_full_engine_shows_no_limit() {
+fn lent_slots_end_when_a_nearly_full_engine_shows_no_limit() {
     let mut limits = LimitLearner::default();
-    limits.lend(16.0, 16.0);
-    let kept = (0..20).take_while(|_| !limits.lend(16.0, 16.0)).count();
-    assert_eq!(kept, 5);
-    assert_eq!(limits.slots(), f64::INFINITY);
+    limits.lend(16.0, 14.0);
+    let kept = (0..30).take_while(|_| !limits.lend(16.0, 14.0)).count();
+    assert_eq!((kept, limits.slots()), (20, f64::INFINITY));
+    assert!(!limits.lend(16.0, 14.0), "it is not believed again");
 }

@@ -308,6 +308,11 @@ impl Predictor {
         self.backend.lock().shown_slots()
     }
 
+    /// Returns the most requests that the engine has reported to run in the last minutes.
+    pub fn max_running(&self) -> f64 {
+        self.backend.lock().max_running()
+    }
+
     /// Takes the slots that another engine with the same model has shown; infinite if none has.
     /// They hold until this one shows its own or that it has more. Call it about once a second.
     pub fn lend_slots(&self, slots: f64) {

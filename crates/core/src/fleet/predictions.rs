@@ -10,6 +10,7 @@ use penstock_scoring::{Objectives, PredictedLatency};
 use serde::{Deserialize, Serialize};
 
 use super::serving::Serving;
+use super::telemetry::Readings;
 use super::{Fleet, Identity};
 
 /// The most predictions, one per model and backend, that pass to another process: those with the
@@ -110,30 +111,19 @@ impl Serving {
         let Some(predictor) = self.model_state.used_predictor() else { return };
         let slots = Some(self.model_state.slots()).filter(|slots| *slots != u32::MAX);
         let capacity = self.state.telemetry.details().and_then(|one| one.capacity_tokens());
+        let read = self.state.telemetry.read(&self.state.load, now);
+        let kv_tokens = capacity.map_or(f64::INFINITY, |tokens| tokens as f64);
+        let used_share = read.kv_utilization.filter(|_| kv_tokens.is_finite());
         let reported = ReportedLimits {
             slots: slots.map_or(f64::INFINITY, f64::from),
-            kv_tokens: capacity.map_or(f64::INFINITY, |tokens| tokens as f64),
+            kv_tokens,
+            used_kv_tokens: used_share.map(|share| f64::from(share) * kv_tokens),
             // The engine reports all of its models together.
-            running_while_queued: self.running_while_queued(now).filter(|_| is_alone),
-            request_count: self.reported_requests(now),
+            running: read.running.filter(|_| is_alone).map(f64::from),
+            is_queued: is_queued(&read),
+            request_count: read.waiting.and(read.running).map(|_| f64::from(read.load)),
         };
         predictor.refresh(reported, now.0 as f64);
-    }
-
-    /// The number of running and waiting requests by the engine's report, with what was sent and
-    /// has ended here since.
-    fn reported_requests(&self, now: Timestamp) -> Option<f64> {
-        let read = self.state.telemetry.read(&self.state.load, now);
-        read.waiting.and(read.running).map(|_| f64::from(read.load))
-    }
-
-    /// The number of running requests that the engine reports while others wait in it although its
-    /// KV cache has room.
-    fn running_while_queued(&self, now: Timestamp) -> Option<f64> {
-        let read = self.state.telemetry.read(&self.state.load, now);
-        let has_room = read.kv_utilization.is_none_or(|share| share < NEARLY_FULL_KV);
-        let is_full = has_room && read.waiting.is_some_and(|waiting| waiting >= 1.0);
-        read.running.filter(|_| is_full).map(f64::from)
     }
 }
 
@@ -205,22 +195,37 @@ impl Fleet {
     }
 }
 
+/// Returns whether requests wait in the engine, by its report, although its KV cache has room.
+fn is_queued(read: &Readings) -> bool {
+    let has_room = read.kv_utilization.is_none_or(|share| share < NEARLY_FULL_KV);
+    has_room && read.waiting.is_some_and(|waiting| waiting >= 1.0)
+}
+
 /// Lends the slots that backends have shown to the others of the same model and the same kind of
-/// engine: the largest number, because a request that need not wait shows more than one that is
-/// kept away.
+/// engine.
 fn lend_slots(rows: &[Serving]) {
-    let shown = rows.iter().filter_map(|row| {
-        let slots = row.model_state.used_predictor()?.shown_slots();
-        slots.is_finite().then(|| (row.engine(), slots))
+    let known = rows.iter().filter_map(|row| {
+        let predictor = row.model_state.used_predictor()?;
+        Some((row.engine(), predictor.shown_slots(), predictor.max_running()))
     });
-    let shown: Vec<_> = shown.collect();
+    let known: Vec<_> = known.collect();
     for row in rows {
         let Some(predictor) = row.model_state.used_predictor() else { continue };
-        let alike = shown.iter().filter(|(engine, _)| *engine == row.engine());
-        predictor
-            // The largest: an engine that never queued has shown fewer than it has.
-            .lend_slots(alike.map(|(_, slots)| *slots).reduce(f64::max).unwrap_or(f64::INFINITY));
+        let alike = known.iter().filter(|(engine, ..)| *engine == row.engine());
+        predictor.lend_slots(slots_of_kind(alike.map(|(_, shown, ran)| (*shown, *ran))));
     }
+}
+
+/// Returns the slots of a kind of engine, by those that each of them has shown and by the most
+/// requests that it has run; infinite if none has shown any.
+// The largest number: a request that need not wait shows more than one that is kept away.
+fn slots_of_kind(engines: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let (mut most, mut is_shown) = (0.0_f64, false);
+    for (shown, ran) in engines {
+        is_shown |= shown.is_finite();
+        most = most.max(ran).max(if shown.is_finite() { shown } else { 0.0 });
+    }
+    if is_shown { most } else { f64::INFINITY }
 }
 
 /// Seeds new predictors from the best-trained backend of the same model. Configured step times take
@@ -237,5 +242,19 @@ fn adopt_known(rows: &[Serving]) {
         known.max_by(|one, other| one.first_token_count().total_cmp(&other.first_token_count()));
     if let Some(best) = best {
         rows.iter().filter(is_unknown).for_each(|row| row.model_state.predictor().adopt(&best));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slots_of_kind;
+
+    #[test]
+    fn kind_of_engine_has_as_many_slots_as_any_of_them_has_shown_or_run() {
+        let of = |engines: &[(f64, f64)]| slots_of_kind(engines.iter().copied());
+        assert_eq!(of(&[(f64::INFINITY, 90.0), (f64::INFINITY, 3.0)]), f64::INFINITY);
+        assert_eq!(of(&[(16.0, 16.0), (f64::INFINITY, 3.0), (8.0, 8.0)]), 16.0);
+        assert_eq!(of(&[(14.0, 14.0), (f64::INFINITY, 90.0)]), 90.0, "one waits for its cache");
+        assert_eq!(of(&[]), f64::INFINITY);
     }
 }

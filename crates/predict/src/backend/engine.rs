@@ -5,6 +5,7 @@ use super::{BackendPredictor, MIN_FIRST_TOKENS};
 use crate::bursts::Bursts;
 use crate::engine_load::EngineLoad;
 use crate::front_end::FrontEndLearner;
+use crate::kv_sharing::KvSharing;
 use crate::learned_state::LearnedState;
 use crate::limit_learner::LimitLearner;
 use crate::pace::PaceLearner;
@@ -21,6 +22,7 @@ impl BackendPredictor {
         self.step_size_learner = StepSizeLearner::new(self.limits.step_tokens);
         // The new process may have other limits: until it reports them, the learned ones count.
         (self.knows_slots, self.knows_kv_tokens) = (false, false);
+        self.kv_sharing = KvSharing::default();
         self.use_learned_limits();
         (self.bursts, self.pace_learner) = (Bursts::default(), PaceLearner::default());
         self.pause_learner = PauseLearner::default();

@@ -125,6 +125,11 @@ impl BackendPredictor {
         self.limit_learner.shown_slots()
     }
 
+    /// Returns the most requests that the engine has reported to run in the last minutes.
+    pub(crate) fn max_running(&self) -> f64 {
+        self.limit_learner.max_running()
+    }
+
     /// Takes the slots that another engine with the same model has shown; infinite if none has.
     pub(crate) fn lend_slots(&mut self, slots: f64) {
         if self.limit_learner.lend(slots, self.stream_count()) {
