@@ -6,11 +6,10 @@ use penstock_api::{Capabilities, Engine, ErrorCode, Operation, TraceContext, Wor
 use penstock_clock::now;
 use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::{
-    Backend, InflightGuard, LatencySample, Model, Outcome, OutcomeSource, Serving, SlotId,
-    Topology, cooldown_time,
+    Backend, InflightGuard, LatencySample, Model, Outcome, OutcomeSource, Serving, Topology,
+    cooldown_time,
 };
 use penstock_core::routing::{AttemptEnded, RoutingDecision};
-use penstock_predict::Prediction;
 use penstock_scan::Usage;
 
 use crate::downstream::body::BodyClaim;
@@ -43,8 +42,6 @@ pub(crate) struct Attempt<'a> {
     /// The request's operation and the one it was converted to, if the backend does not serve the
     /// first.
     pub(crate) conversion: Option<(Operation, Operation)>,
-    /// True if the attempt's tokens count in predictions.
-    pub(crate) is_predicted: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -55,11 +52,9 @@ impl<'a> Attempt<'a> {
         decision: &'a RoutingDecision,
         fleet: &'a Topology,
         client: &'a Client,
-        permit: &mut Permit,
         seeds: &Seeds,
     ) -> Option<Self> {
         let serving = decision.serving(fleet)?;
-        let is_predicted = permit.prediction().is_some();
         Some(Self {
             decision,
             fleet,
@@ -72,7 +67,6 @@ impl<'a> Attempt<'a> {
             trace: ctx.trace.map(|trace| (trace, seeds.next().max(1))),
             kinds: RewriteKinds::default(),
             conversion: None,
-            is_predicted,
         })
     }
 
@@ -148,47 +142,7 @@ impl<'a> Attempt<'a> {
 /// The in-flight permit of an attempt; empty once the backend's part is over.
 // Beside the attempt, which the exchange and the relay share: the permit has one owner at a time,
 // so that no token takes a lock.
-pub(crate) struct Permit(pub(crate) Option<InflightGuard>);
-
-impl Permit {
-    /// The prediction for the attempt, if there is one.
-    pub(crate) fn prediction(&mut self) -> Option<Prediction> {
-        Some(*self.0.as_mut()?.prediction()?.prediction())
-    }
-
-    /// The attempt's slot in the drain estimate.
-    pub(crate) fn drain_slot(&self) -> Option<SlotId> {
-        self.0.as_ref().and_then(InflightGuard::drain_slot)
-    }
-
-    /// Records that the engine has computed the prompt: its tokens no longer count as waiting.
-    pub(crate) fn prompt_done(&mut self) {
-        if let Some(permit) = &mut self.0 {
-            permit.end_prefill();
-        }
-    }
-
-    /// Records `count` tokens of a stream, received at `now`.
-    pub(crate) fn tokens(&mut self, count: u32, now: Timestamp) {
-        if let Some(permit) = &mut self.0 {
-            permit.note_tokens(count, now);
-        }
-    }
-
-    /// Records whether the response waits for its client to read.
-    pub(crate) fn wait_for_client(&mut self, waits: bool) {
-        if let Some(permit) = &mut self.0 {
-            permit.wait_for_client(waits, now());
-        }
-    }
-
-    /// Records the first token of a stream.
-    pub(crate) fn first_token(&mut self) {
-        if let Some(permit) = &mut self.0 {
-            permit.first_token();
-        }
-    }
-}
+pub(crate) type Permit = Option<InflightGuard>;
 
 pub(crate) enum AttemptEnd {
     /// A response went to the client, whole or visibly broken.
@@ -318,7 +272,7 @@ pub(crate) fn record_outcome(
     observers: &Observers,
 ) {
     // Dropped at the end: a request that its release wakes sees what this attempt has taught.
-    let Some(mut permit) = permit.0.take() else { return };
+    let Some(mut permit) = permit.take() else { return };
     let (at, outcome) = (now(), result.outcome);
     let tokens = result.usage.and_then(|usage| usage.completion_tokens).map(TokenCount);
     let is_left = outcome == Outcome::Cancel && !result.is_moved;

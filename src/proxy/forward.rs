@@ -58,7 +58,7 @@ pub(crate) async fn make_attempt(
     decided: Decided,
 ) -> AttemptEnd {
     let Decided { decision, permit } = decided;
-    let mut permit = Permit(Some(permit));
+    let mut permit = Some(permit);
     request.decision = Some(decision);
     let fleet = Arc::clone(&request.fleet);
     let client = flow.ctx.client.clone();
@@ -66,9 +66,10 @@ pub(crate) async fn make_attempt(
     // leads out of the zones of a policy.
     let scope = request.policy.restriction;
     let is_admitted = decision.serving(&fleet).is_some_and(|row| scope.admits_zone(row.zone));
-    let attempt = client.as_ref().filter(|_| is_admitted).and_then(|client| {
-        Attempt::start(flow.ctx, &decision, &fleet, client, &mut permit, &flow.proxy.seeds)
-    });
+    let attempt = client
+        .as_ref()
+        .filter(|_| is_admitted)
+        .and_then(|client| Attempt::start(flow.ctx, &decision, &fleet, client, &flow.proxy.seeds));
     let Some(mut attempt) = attempt else {
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
         return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
@@ -101,7 +102,7 @@ async fn run(
     let attempt = &*attempt;
     let may_move =
         matches!(to, Recipient::Client) && flow.ctx.generation.config.routing.move_waiting;
-    let movable = may_move.then(|| Movable::of(request.view(flow.ctx), attempt, permit)).flatten();
+    let movable = may_move.then(|| Movable::of(request.view(flow.ctx), attempt)).flatten();
     let reply = exchange(flow, request, attempt, permit);
     let reply = match movable {
         // Boxed: no other request should carry room for it.

@@ -17,7 +17,7 @@ use penstock_clock::now;
 use penstock_core::routing::rest_of_wait;
 use penstock_predict::Prediction;
 
-use crate::proxy::attempt::{Attempt, Permit};
+use crate::proxy::attempt::Attempt;
 use crate::proxy::decision::reserve_better;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, Reserved, ScannedRequest};
@@ -43,14 +43,13 @@ pub(super) struct Movable {
 impl Movable {
     /// Returns the request as movable if its prediction is trusted, and it was not moved before.
     pub(super) fn of(
-        view: RequestView<'_>,
+        RequestView { ctx, request }: RequestView<'_>,
         attempt: &Attempt<'_>,
-        permit: &mut Permit,
     ) -> Option<Self> {
-        let RequestView { ctx, request } = view;
+        let predicted = ctx.record.routing.prediction?;
         // One move per request: each wastes what an engine has computed. What continues a stored
         // response stays with its holder.
-        if !attempt.is_predicted || ctx.record.routing.is_moved || request.preferred.is_some() {
+        if ctx.record.routing.is_moved || request.preferred.is_some() {
             return None;
         }
         let profile = &request.profile;
@@ -62,7 +61,6 @@ impl Movable {
         }
         // Not the current estimate: if the engine is silent, this request is the one that tries it.
         let is_trusted = attempt.serving.model_state.predictor().is_trusted();
-        let predicted = permit.prediction()?;
         is_trusted.then_some(Self { predicted })
     }
 

@@ -11,7 +11,6 @@ mod timing;
 
 use pingora::http::ResponseHeader;
 
-use crate::auth::KeyOwner;
 use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptResult, Permit, record_outcome};
 use crate::proxy::failure::unreadable_outcome;
@@ -36,7 +35,7 @@ pub(crate) use held::{held_of, keep_connection};
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, StreamFraming, Work};
 use penstock_clock::now;
-use penstock_core::fleet::{Outcome, SlotId, TokenCounter};
+use penstock_core::fleet::{Outcome, TokenCounter};
 use penstock_scan::Usage;
 pub(super) use switched::switch;
 
@@ -232,7 +231,10 @@ pub(super) fn record_head(
         if head.status < 300 && ctx.operation.is_some_and(|it| it.row().work != Work::Text) {
             attempt.serving.state.note_response(now);
         }
-        permit.prompt_done();
+        if let Some(permit) = permit {
+            // The prompt is computed: its tokens no longer count as waiting.
+            permit.end_prefill();
+        }
     }
     ctx.record.response.status = head.status;
     // All tokens of a whole response come with its head.
@@ -287,12 +289,6 @@ struct RelayProgress<'a> {
     view: RequestView<'a>,
     attempt: &'a Attempt<'a>,
     permit: &'a mut Permit,
-    /// The maximum number of ids of stored responses that are kept.
-    id_limit: usize,
-    /// The owner of a stored response.
-    owner: KeyOwner,
-    /// The attempt's slot in the drain estimate.
-    drain_slot: Option<SlotId>,
     /// The result of the attempt, if the response is complete.
     result: AttemptResult,
     is_stream: bool,
@@ -304,13 +300,17 @@ impl RelayObserver for RelayProgress<'_> {
         let serving = self.attempt.serving;
         let tokens = self.counter.count(events);
         serving.state.note_response(now);
-        if let Some(slot) = self.drain_slot {
-            serving.state.drain_estimate.add_tokens(slot, tokens);
+        if let Some(permit) = self.permit {
+            if let Some(slot) = permit.drain_slot() {
+                serving.state.drain_estimate.add_tokens(slot, tokens);
+            }
+            // Before the requests that wait for capacity look at the backend.
+            permit.note_tokens(tokens, now);
+            if is_first {
+                permit.first_token();
+            }
         }
-        // Before the requests that wait for capacity look at the backend.
-        self.permit.tokens(tokens, now);
         if is_first {
-            self.permit.first_token();
             self.proxy.observers.first_token(serving.id, now.since(self.view.ctx.arrived_at));
         }
         self.proxy.observers.progress(serving.id, tokens);
@@ -321,7 +321,9 @@ impl RelayObserver for RelayProgress<'_> {
     }
 
     fn client_waits(&mut self, waits: bool) {
-        self.permit.wait_for_client(waits);
+        if let Some(permit) = self.permit {
+            permit.wait_for_client(waits, now());
+        }
     }
 
     // The permit is released before the last bytes are written: a client that sends its next
@@ -362,19 +364,12 @@ impl<'a> RelayProgress<'a> {
         permit: &'a mut Permit,
         head: &ResponseHead,
     ) -> Self {
-        let ctx = view.ctx;
         Self {
             proxy,
             view,
             attempt,
-            drain_slot: permit.drain_slot(),
             permit,
-            id_limit: ctx.generation.config.limits.response_ids,
-            owner: ctx.key_owner(),
-            result: AttemptResult {
-                first_token: None,
-                ..AttemptResult::by_status(head.status, ctx)
-            },
+            result: AttemptResult::by_status(head.status, view.ctx),
             is_stream: head.stream.is_some(),
             counter: attempt.serving.latency.token_counter(),
         }
@@ -382,14 +377,16 @@ impl<'a> RelayProgress<'a> {
 
     /// Remembers where the response is stored.
     fn learn_id(&self, monitor: &ResponseMonitor) {
-        let (ids, backend) = (&self.proxy.response_ids, self.attempt.serving.id);
+        let (ids, backend, ctx) =
+            (&self.proxy.response_ids, self.attempt.serving.id, self.view.ctx);
+        let limit = ctx.generation.config.limits.response_ids;
         if let Some(id) = monitor.response_id() {
-            ids.learn(id, backend, self.owner, self.id_limit);
+            ids.learn(id, backend, ctx.key_owner(), limit);
         }
         let conversation = self.view.request.conversation.as_deref();
         // A request that failed has used no conversation, and must not claim it.
         if let Some(id) = conversation.filter(|_| self.result.outcome == Outcome::Ok) {
-            ids.claim(id, backend, self.owner, self.id_limit);
+            ids.claim(id, backend, ctx.key_owner(), limit);
         }
     }
 }
