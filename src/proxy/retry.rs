@@ -77,15 +77,12 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
         // Boxed, as what follows: a request that waits in a queue should not carry room for it.
         let attempt = make_attempt(flow, Recipient::Client, &mut request, decided);
         let end = Box::pin(attempt).await;
-        let last = match after_attempt(flow, &mut request, &mut past, decision, end) {
-            Next::Attempt => continue,
-            Next::Served(served) => return served,
-            Next::Last(last) => last,
-        };
-        let sent = match last {
-            LastWord::Own(response) => Some(Box::pin(send_own(flow, *response)).await),
-            LastWord::Failure(attempt) => Some(Box::pin(send_failure(flow, attempt)).await),
-            LastWord::Refusal => Box::pin(send_refusal(flow, &mut request)).await,
+        let sent = match after_attempt(flow, &mut request, &mut past, decision, end) {
+            Next::Attempt => None,
+            Next::Served(served) => Some(served),
+            Next::Own(response) => Some(Box::pin(send_own(flow, *response)).await),
+            Next::Failure(attempt) => Some(Box::pin(send_failure(flow, attempt)).await),
+            Next::Refusal => Box::pin(send_refusal(flow, &mut request)).await,
         };
         if let Some(served) = sent {
             return served;
@@ -127,13 +124,9 @@ enum Next {
     Attempt,
     /// No step: the client has its response, or is gone.
     Served(Served),
-    /// A response that explains why no attempt follows.
-    Last(LastWord),
-}
-
-/// The response after the last attempt.
-enum LastWord {
+    /// A response of penstock's own.
     Own(Box<Result<OwnResponse, OwnError>>),
+    /// The failure of the last attempt.
     Failure(Box<LastAttempt>),
     /// An engine's refusal of a conversation that cannot be shortened, if there is one.
     Refusal,
@@ -152,7 +145,7 @@ fn after_attempt(
             record_expected_cached(flow.ctx, &decision);
             return Next::Served(served);
         }
-        AttemptEnd::Own { response, .. } => return Next::Last(LastWord::Own(Box::new(response))),
+        AttemptEnd::Own { response, .. } => return Next::Own(Box::new(response)),
         AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(flow.ctx.client_gone()),
         AttemptEnd::Failed(failure) => {
             let fleet = Arc::clone(&request.fleet);
@@ -169,7 +162,7 @@ fn after_attempt(
             let earlier = past.last.take().filter(|last| last.failure.explains_request());
             let attempt = earlier.unwrap_or(attempt);
             if !goes_on {
-                return Next::Last(LastWord::Failure(attempt));
+                return Next::Failure(attempt);
             }
             past.last = Some(attempt);
         }
@@ -182,7 +175,7 @@ fn after_attempt(
             request.tried.insert(decision.backend);
             let mut edit = RequestEdit { ctx: flow.ctx, request };
             if !edit.learn_refusal(decision, *too_long) {
-                return Next::Last(LastWord::Refusal);
+                return Next::Refusal;
             }
         }
         // The same backend may take the remainder of the request.
