@@ -16,7 +16,7 @@ use crate::proxy::attempt::{
 use crate::proxy::exchange::exchange;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
-use crate::proxy::moves::{Movable, Unresponded};
+use crate::proxy::moves::Movable;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
@@ -76,7 +76,8 @@ pub(crate) async fn make_attempt(
     };
     attempt.kinds = kinds_at(request, attempt.serving);
     let is_gathered = matches!(to, Recipient::Ensemble);
-    let end = run(flow, to, request, &mut attempt, &mut permit).await;
+    let ended = run(flow, to, request, &mut attempt, &mut permit).await;
+    let end = ended.unwrap_or_else(AttemptEnd::Failed);
     let result = AttemptResult::of(&end, flow.ctx, flow.proxy.seeds.next_share());
     if is_gathered {
         flow.ctx.record.response.outcome = Some(result.outcome);
@@ -93,10 +94,10 @@ async fn run(
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
     permit: &mut Permit,
-) -> AttemptEnd {
+) -> Result<AttemptEnd, Failure> {
     for rewrite in rewrites(attempt.kinds) {
         if let Some(end) = rewrite.prepare(flow, request, attempt) {
-            return end.await;
+            return Ok(end.await);
         }
     }
     let attempt = &*attempt;
@@ -105,24 +106,22 @@ async fn run(
     let movable = may_move.then(|| Movable::of(request.view(flow.ctx), attempt)).flatten();
     let reply = exchange(flow, request, attempt, permit);
     let reply = match movable {
+        None => reply.await?,
         // Boxed: no other request should carry room for it.
-        Some(movable) => Box::pin(movable.wait(flow, request, attempt, reply)).await,
-        None => reply.await.map_err(Unresponded::Failed),
-    };
-    let reply = match reply {
-        Ok(reply) => reply,
-        Err(Unresponded::Failed(failure)) => return AttemptEnd::Failed(failure),
-        Err(Unresponded::Moved(reserved)) => return AttemptEnd::Moved(reserved),
+        Some(movable) => match Box::pin(movable.wait(flow, request, attempt, reply)).await {
+            Ok(reply) => reply,
+            Err(end) => return Ok(end),
+        },
     };
     match to {
         Recipient::Client => deliver(flow, request, reply).await,
         Recipient::Ensemble => deliver_text(flow, request, reply).await,
         Recipient::Direct { may_miss } => deliver_direct(flow, request, reply, may_miss).await,
         Recipient::Tunnel { protocol } if reply.head.status == 101 => {
-            AttemptEnd::Relayed(switch(flow, reply, protocol).await)
+            Ok(AttemptEnd::Relayed(switch(flow, reply, protocol).await))
         }
         // The backend refuses to switch: its response is an ordinary one.
-        Recipient::Tunnel { .. } => AttemptEnd::Relayed(relay(flow, request, reply).await),
+        Recipient::Tunnel { .. } => Ok(AttemptEnd::Relayed(relay(flow, request, reply).await)),
     }
 }
 
@@ -219,12 +218,8 @@ async fn deliver(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
-) -> AttemptEnd {
-    let disposition = match judge(request.view(flow.ctx), &mut reply, false).await {
-        Ok(disposition) => disposition,
-        Err(failure) => return AttemptEnd::Failed(failure),
-    };
-    match disposition {
+) -> Result<AttemptEnd, Failure> {
+    Ok(match judge(request.view(flow.ctx), &mut reply, false).await? {
         Disposition::Relay => {
             // From here on there is no retry, so the body is released.
             request.body = None;
@@ -232,7 +227,7 @@ async fn deliver(
         }
         Disposition::Hold(refusal) => {
             let held = held_of(flow.proxy, request, reply, Some(refusal));
-            AttemptEnd::Failed(Failure::Held(refusal, held))
+            return Err(Failure::Held(refusal, held));
         }
         Disposition::ConvertError => send_refused(flow, request, reply).await,
         Disposition::Shorten(refusal) => {
@@ -253,7 +248,7 @@ async fn deliver(
             let error = OwnError::new(ErrorCode::BadUpstreamResponse, message);
             AttemptEnd::Relayed(send_error(flow, error).await)
         }
-    }
+    })
 }
 
 /// Sends an engine's refusal to the client, in the client's dialect.
@@ -272,30 +267,19 @@ async fn deliver_text(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
-) -> AttemptEnd {
-    let disposition = match judge(request.view(flow.ctx), &mut reply, true).await {
-        Ok(disposition) => disposition,
-        Err(failure) => return AttemptEnd::Failed(failure),
-    };
+) -> Result<AttemptEnd, Failure> {
+    let disposition = judge(request.view(flow.ctx), &mut reply, true).await?;
     record_head(flow.ctx, request, &mut reply);
-    match disposition {
+    let (refusal, meaning) = match disposition {
         Disposition::Relay if matches!(reply.head.status, 200..=299) => {
             let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
-            gather(flow, request, reply, way_back).await
+            return gather(flow, request, reply, way_back).await;
         }
-        Disposition::Hold(refusal) => {
-            let held = held_of(flow.proxy, request, reply, Some(refusal));
-            AttemptEnd::Failed(Failure::Held(refusal, held))
-        }
-        _ => {
-            let refusal = match reply.head.status {
-                500.. => Refusal::ServerError,
-                _ => Refusal::Client,
-            };
-            let held = held_of(flow.proxy, request, reply, None);
-            AttemptEnd::Failed(Failure::Held(refusal, held))
-        }
-    }
+        Disposition::Hold(refusal) => (refusal, Some(refusal)),
+        _ if reply.head.status >= 500 => (Refusal::ServerError, None),
+        _ => (Refusal::Client, None),
+    };
+    Err(Failure::Held(refusal, held_of(flow.proxy, request, reply, meaning)))
 }
 
 async fn deliver_direct(
@@ -303,16 +287,16 @@ async fn deliver_direct(
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
     may_miss: bool,
-) -> AttemptEnd {
+) -> Result<AttemptEnd, Failure> {
     if may_miss && matches!(reply.head.status, 404 | 405 | 501) {
         // Read, so that the connection may be used again.
         let read = reply.exchange.read_until(&mut reply.started, |read| read.len() >= MAX_HELD);
         if matches!(read.await, Err(ExchangeError::ClientGone)) {
-            return AttemptEnd::Failed(Failure::ClientGone);
+            return Err(Failure::ClientGone);
         }
         keep_connection(flow.proxy, reply);
-        return AttemptEnd::Elsewhere(Elsewhere::Missing);
+        return Ok(AttemptEnd::Elsewhere(Elsewhere::Missing));
     }
     request.body = None;
-    AttemptEnd::Relayed(relay(flow, request, reply).await)
+    Ok(AttemptEnd::Relayed(relay(flow, request, reply).await))
 }

@@ -17,7 +17,7 @@ use penstock_clock::now;
 use penstock_core::routing::rest_of_wait;
 use penstock_predict::Prediction;
 
-use crate::proxy::attempt::Attempt;
+use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::decision::reserve_better;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, Reserved, ScannedRequest};
@@ -27,13 +27,6 @@ use crate::upstream::failure::Failure;
 /// The interval at which a waiting request looks for a better backend, and the least remaining wait
 /// that is worth a move.
 const INTERVAL: Duration = Duration::from_millis(250);
-
-/// The reason why an attempt has no response.
-pub(super) enum Unresponded {
-    Failed(Failure),
-    /// The request continues elsewhere, where it has its permit.
-    Moved(Box<Reserved>),
-}
 
 /// A request that may be moved.
 pub(super) struct Movable {
@@ -81,23 +74,26 @@ impl Movable {
     }
 
     /// Waits for the first byte of the response's body, or until there is a better place.
+    ///
+    /// # Errors
+    /// The end of the attempt, if it has failed or the request moves.
     pub(super) async fn wait<'a>(
         self,
         flow: &Flow<'_>,
         request: &ScannedRequest,
         attempt: &'a Attempt<'a>,
         reply: impl Future<Output = Result<Reply<'a>, Failure>>,
-    ) -> Result<Reply<'a>, Unresponded> {
+    ) -> Result<Reply<'a>, AttemptEnd> {
         let mut reply = pin!(with_body(reply));
         let mut timer = pin!(tokio::time::sleep(INTERVAL));
         poll_fn(|cx| {
             if let Poll::Ready(reply) = reply.as_mut().poll(cx) {
-                return Poll::Ready(reply.map_err(Unresponded::Failed));
+                return Poll::Ready(reply.map_err(AttemptEnd::Failed));
             }
             // A loop, because the new timer wakes this task only after it has been polled.
             while timer.as_mut().poll(cx).is_ready() {
                 if let Some(reserved) = self.find(flow, request, attempt) {
-                    return Poll::Ready(Err(Unresponded::Moved(Box::new(reserved))));
+                    return Poll::Ready(Err(AttemptEnd::Moved(Box::new(reserved))));
                 }
                 timer.set(tokio::time::sleep(INTERVAL));
             }

@@ -23,17 +23,15 @@ pub(crate) async fn gather(
     request: &ScannedRequest,
     reply: Reply<'_>,
     way_back: Option<WayBack>,
-) -> AttemptEnd {
+) -> Result<AttemptEnd, Failure> {
     let operation = request.profile.operation;
     let Reply { mut exchange, head, attempt, started, .. } = reply;
     let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
     let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
-        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
-            return AttemptEnd::Failed(Failure::ClientGone);
-        }
-        Err(error) => return AttemptEnd::Gathered(Err(OwnError::from_unread(error))),
+        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return Err(Failure::ClientGone),
+        Err(error) => return Ok(AttemptEnd::Gathered(Err(OwnError::from_unread(error)))),
     };
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);
     let mut monitor = request.monitor(sent, None);
@@ -42,7 +40,7 @@ pub(crate) async fn gather(
     if head.keeps_alive {
         flow.proxy.pool.keep(&attempt.serving.state, exchange.connection, head.keep_alive);
     }
-    AttemptEnd::Gathered(to_text(request.view(flow.ctx), body, claim, way_back))
+    Ok(AttemptEnd::Gathered(to_text(request.view(flow.ctx), body, claim, way_back)))
 }
 
 fn to_text(
