@@ -9,6 +9,7 @@ use penstock_api::units::TokenCount;
 use pingora::http::ResponseHeader;
 
 use super::response_head::BadResponse;
+use super::retry_after::retry_after;
 use super::shortage::Shortage;
 use crate::wire::body_budget::BodyClaim;
 
@@ -79,6 +80,14 @@ pub(crate) struct HeldResponse {
     pub(crate) retry_after: Option<Duration>,
     /// The response's share of the memory for responses.
     pub(crate) _claim: BodyClaim,
+}
+
+impl HeldResponse {
+    /// A response with `header`, of which `body` is held in the memory of `claim`.
+    pub(crate) fn new(header: Box<ResponseHeader>, body: Bytes, claim: BodyClaim) -> Self {
+        let (status, retry_after) = (header.status.as_u16(), retry_after(&header));
+        Self { header, body, status, retry_after, _claim: claim }
+    }
 }
 
 /// The reason why a response is withheld from the client.

@@ -10,7 +10,6 @@ use crate::proxy::Proxy;
 use crate::proxy::conversion::convert_held;
 use crate::proxy::request::ScannedRequest;
 use crate::upstream::failure::{HeldResponse, Refusal};
-use crate::upstream::retry_after::retry_after;
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
 /// `refusal`: the reason, if it is held for what it says.
@@ -20,37 +19,27 @@ pub(crate) fn held_of(
     mut reply: Reply<'_>,
     refusal: Option<Refusal>,
 ) -> HeldResponse {
-    let (mut status, stream) = (reply.head.status, reply.head.stream);
+    let (attempt, stream) = (reply.attempt, reply.head.stream);
     let body = reply.started.take_payload();
     // If an error is too large or broke off, the client gets the status alone.
     let mut claim = proxy.claim_response();
     let is_kept = (reply.started.is_whole() || stream.is_some()) && claim.grow_to(body.len());
     let body = if is_kept { body } else { Bytes::new() };
-    let header = reply.head.header.clone();
-    let model = reply.attempt.upstream_name(request).unwrap_or(&request.model);
-    // A refusal without a body has nothing to convert.
-    let sent = reply.attempt.converted_to().filter(|_| refusal.is_none() || !body.is_empty());
-    let Some(sent) = sent else {
-        keep_connection(proxy, reply);
-        return HeldResponse {
-            retry_after: retry_after(&header),
-            status,
-            header,
-            body,
-            _claim: claim,
-        };
-    };
-    let error = match stream.map(|stream| FirstEvent::read(sent, stream, &body, true)) {
-        Some(FirstEvent::Failed(place)) => body.slice(place),
-        Some(FirstEvent::Incomplete | FirstEvent::Missing | FirstEvent::Good) | None => body,
-    };
-    // SDKs go by the status: with the engine's 200 they would take the error for a response.
-    if refusal.is_some() && status < 400 {
-        status = ErrorMeaning::read(&error, model, request.body()).status();
-    }
+    let mut held = HeldResponse::new(reply.head.header.clone(), body, claim);
     keep_connection(proxy, reply);
-    let retry_after = retry_after(&header);
-    let held = HeldResponse { retry_after, status, header, body: error, _claim: claim };
+    // A refusal without a body has nothing to convert.
+    let sent = attempt.converted_to().filter(|_| refusal.is_none() || !held.body.is_empty());
+    let Some(sent) = sent else { return held };
+    if let Some(FirstEvent::Failed(place)) =
+        stream.map(|stream| FirstEvent::read(sent, stream, &held.body, true))
+    {
+        held.body = held.body.slice(place);
+    }
+    // SDKs go by the status: with the engine's 200 they would take the error for a response.
+    if refusal.is_some() && held.status < 400 {
+        let model = attempt.upstream_name(request).unwrap_or(&request.model);
+        held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
+    }
     convert_held(held, request.profile.operation)
 }
 

@@ -20,7 +20,6 @@ use crate::proxy::request::ScannedRequest;
 use crate::upstream::disposition::{Disposition, ResponseTerms, SeenResponse};
 use crate::upstream::failure::{Failure, HeldResponse};
 use crate::upstream::response_head::Framing;
-use crate::upstream::retry_after::retry_after;
 
 /// Requests for a count of tokens.
 pub(crate) struct TokenCounts;
@@ -120,13 +119,11 @@ async fn end_without_count(
 
 /// Holds a refusal, in the client's dialect.
 fn held_of(terms: &ResponseTerms<'_>, response: EngineResponse) -> HeldResponse {
-    let EngineResponse { mut status, header, body, claim } = response;
+    let mut held = HeldResponse::new(response.header, response.body, response.claim);
     // SDKs go by the status: with the engine's 200 they would take the error for a response.
-    if status < 400 {
-        status = ErrorMeaning::read(&body, terms.model, terms.body).status();
+    if held.status < 400 {
+        held.status = ErrorMeaning::read(&held.body, terms.model, terms.body).status();
     }
-    let retry_after = retry_after(&header);
-    let held = HeldResponse { retry_after, status, header, body, _claim: claim };
     // A refusal without a body has nothing to convert.
     if held.body.is_empty() { held } else { convert_held(held, terms.operation) }
 }
