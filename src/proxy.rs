@@ -43,7 +43,6 @@ pub(crate) mod retry;
 pub(crate) mod rewrite;
 pub(crate) mod shift_state;
 pub(crate) mod similar_model;
-pub(crate) mod stream_error;
 pub(crate) mod twins;
 pub(crate) mod usage_api;
 

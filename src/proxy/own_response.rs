@@ -7,17 +7,17 @@ use http::Version;
 use http::header::{self, HeaderName, HeaderValue};
 use penstock_api::content_coding::ACCEPTED;
 use penstock_api::units::whole_seconds;
-use penstock_api::{ErrorReport, error_body};
+use penstock_api::{ErrorCode, ErrorReport, error_body, unstarted_error_event};
+use penstock_dialect::convert_error_event;
 use pingora::http::ResponseHeader;
 
 use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::http1::RefusedHead;
 use crate::downstream::response_writer::drain;
 use crate::proxy::budgets;
-use crate::proxy::failure::OwnError;
-use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
-use crate::proxy::rate_limits::{add_rate_fields, settle_rate};
-use crate::proxy::stream_error::{end_with_error, end_with_held};
+use crate::proxy::failure::{OwnError, code_of_status};
+use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served, own_outcome};
+use crate::proxy::rate_limits::{add_rate_fields, settle_rate, settle_unserved};
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::headers::REQUEST_ID;
 use crate::upstream::relay::ResponseSink;
@@ -85,7 +85,11 @@ pub(crate) fn frame_open_end(
 /// Responds with an error of our own, in the client's dialect.
 pub(crate) async fn send_error(flow: &mut Flow<'_>, error: OwnError) -> Served {
     if flow.ctx.record.queue.is_kept_alive {
-        return end_with_error(flow, &error).await;
+        let event = flow
+            .ctx
+            .operation
+            .map(|operation| unstarted_error_event(operation, error.code, &error.message));
+        return end_stream(flow, error.code, event).await;
     }
     let response = error_response(flow.ctx, &error)?;
     send(flow, response).await
@@ -117,7 +121,12 @@ pub(crate) async fn send_refusal(flow: &mut Flow<'_>, refused: RefusedHead) -> S
 /// backend sends `x-should-retry`.
 pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: bool) -> Served {
     if flow.ctx.record.queue.is_kept_alive {
-        return end_with_held(flow, &held).await;
+        let code = code_of_status(held.status);
+        let event = flow
+            .ctx
+            .operation
+            .map(|operation| convert_error_event(operation, code, held.status, &held.body));
+        return end_stream(flow, code, event).await;
     }
     flow.ctx.record.response.status = held.status;
     let mut head = *held.header;
@@ -128,6 +137,19 @@ pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: 
     }
     let response = OwnResponse { head, body: held.body, closes: false };
     send(flow, response).await
+}
+
+/// Ends a stream that comes to nothing after its client got the head in a queue
+/// (`queue.keep_alive`): the status and the body of the error are an event in the client's dialect.
+async fn end_stream(flow: &mut Flow<'_>, code: ErrorCode, event: Option<Vec<u8>>) -> Served {
+    debug_assert!(event.is_some(), "a stream that waits has an operation");
+    let response = &mut flow.ctx.record.response;
+    response.code = Some(code);
+    // An outcome that an attempt has set says more than the code.
+    response.outcome.get_or_insert_with(|| own_outcome(Some(code), code.row().status));
+    settle_unserved(flow.ctx);
+    flow.client.close_after();
+    flow.client.write_body(event.unwrap_or_default().into(), true).await
 }
 
 pub(crate) async fn send(flow: &mut Flow<'_>, response: OwnResponse) -> Served {

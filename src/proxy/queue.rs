@@ -2,12 +2,10 @@
 //! the order and the turns; this is its edge: the clock, the locks, and the tasks that wait
 //! (`wait`).
 
-mod charges;
 mod keep_alive;
 mod shared;
 mod wait;
 
-pub(crate) use crate::proxy::queue::charges::settle_charge;
 pub(crate) use crate::proxy::queue::wait::{
     Unadmitted, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
     keep_to_cooling, may_wait_after,
@@ -19,8 +17,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ahash::HashMap;
 use parking_lot::RwLock;
 use penstock_clock::now;
-use penstock_core::admission::queue::QueueEnd;
+use penstock_core::admission::queue::{Charge, Cost, QueueEnd};
 
+use crate::proxy::Proxy;
+use crate::proxy::flow::{ModelCharge, RequestContext};
 use crate::proxy::queue::shared::SharedQueue;
 
 /// The maximum number of queues that are remembered for their figures. Queues in which requests
@@ -96,5 +96,26 @@ impl Queues {
         // Another request may have made it between the two locks.
         let queue = queues.entry(model.into());
         Arc::clone(queue.or_insert_with(|| Arc::new(SharedQueue::new(&self.waiting))))
+    }
+}
+
+/// Records that the owner of a request was charged for it in the queue of `model`.
+fn charge_owner(proxy: &Proxy, ctx: &mut RequestContext, model: Box<str>, charge: Option<Charge>) {
+    let charge = charge.map(|charge| Box::new(ModelCharge { model, charge }));
+    // No engine has started on a request that waits again: its earlier charge is settled at no
+    // cost.
+    if let Some(before) = std::mem::replace(&mut ctx.charge, charge) {
+        proxy.queues.of_model(&before.model).settle(&before.charge, Cost::default());
+    }
+}
+
+/// Charges the owner of a request for the output of its response, as far as that is known.
+pub(crate) fn settle_charge(proxy: &Proxy, ctx: &RequestContext, charged: &ModelCharge) {
+    let counted = ctx.record.response.usage.and_then(|usage| usage.completion_tokens);
+    // For a whole response without usage nothing better is known than the expected cost.
+    if ctx.record.request.is_streaming || counted.is_some() || ctx.record.response.status >= 400 {
+        let output = counted.unwrap_or(ctx.record.response.token_events);
+        let cost = Cost { output, ..charged.charge.cost };
+        proxy.queues.of_model(&charged.model).settle(&charged.charge, cost);
     }
 }

@@ -7,7 +7,6 @@ mod fields;
 mod gathered;
 mod held;
 mod switched;
-mod timing;
 
 use pingora::http::ResponseHeader;
 
@@ -29,7 +28,7 @@ use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
 pub(crate) use fields::add_edits;
-use fields::{add_decision, add_tier};
+use fields::{add_decision, add_tier, requested_timing};
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
 use penstock_api::units::Timestamp;
@@ -157,7 +156,7 @@ fn expect_end(head: &ResponseHead, monitor: &mut ResponseMonitor) {
 /// The timing that the client requests, if the configuration exposes decisions.
 fn timing_of(flow: &Flow<'_>) -> Option<Timing> {
     let is_exposed = flow.ctx.generation.config.routing.expose_decision;
-    is_exposed.then(|| timing::requested(flow)).flatten()
+    is_exposed.then(|| requested_timing(flow)).flatten()
 }
 
 /// Closes the client's connection after the response if the process stops: it did not when the

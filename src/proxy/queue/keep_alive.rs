@@ -1,6 +1,6 @@
 //! The bytes that the client of a stream gets while its request waits long (`queue.keep_alive`):
 //! the head of the response, and now and then bytes that it ignores. From then on the status is
-//! 200: a backend's stream continues it, and everything else ends in `stream_error`.
+//! 200: a backend's stream continues it, and everything else ends in an event with the error.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;

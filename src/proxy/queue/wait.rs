@@ -18,7 +18,7 @@ use crate::proxy::budgets;
 use crate::proxy::decision::{Undecided, decide, predicted_service, route_input, with_prompt};
 use crate::proxy::failure::{OwnError, retry_wait};
 use crate::proxy::flow::{Flow, RequestContext};
-use crate::proxy::queue::charges::charge_owner;
+use crate::proxy::queue::charge_owner;
 use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
 use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};

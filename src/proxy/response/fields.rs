@@ -1,8 +1,10 @@
 //! The fields that few responses have, such as the decision, changes to the request, and the
 //! ensemble behind it.
 
+use std::fmt::Write as _;
+
 use http::header::HeaderName;
-use penstock_api::Operation;
+use penstock_api::{Operation, TIMING};
 use penstock_core::routing::{
     CONTEXT_SHIFT, EditFacts, EnsembleParts, ModelAsked, RoutingDecision,
 };
@@ -10,9 +12,10 @@ use penstock_predict::Prediction;
 use pingora::http::ResponseHeader;
 
 use crate::proxy::attempt::Attempt;
-use crate::proxy::flow::RequestContext;
+use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::own_response::DECISION;
 use crate::proxy::request::{RequestView, ScannedRequest};
+use crate::upstream::relay::Timing;
 
 /// The tier of a backend that is below the one that the request's policy prefers.
 const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");
@@ -104,4 +107,28 @@ fn ensemble_text(parts: EnsembleParts) -> String {
     format!(
         "drafts={drafts};critiques={critiques};input_tokens={input_tokens};output_tokens={output_tokens}"
     )
+}
+
+/// `server-timing` as known before the first token, if the client requests it: the wait in the
+/// queue, and the prediction.
+pub(super) fn requested_timing(flow: &Flow<'_>) -> Option<Timing> {
+    if !flow.client.head().headers.contains_key(&TIMING) {
+        return None;
+    }
+    let mut known = String::new();
+    if let Some(wait) = flow.ctx.record.queue.wait {
+        add_metric(&mut known, "queue", wait.as_secs_f64() * 1000.0);
+    }
+    if let Some(predicted) = &flow.ctx.record.routing.prediction {
+        add_metric(&mut known, "predicted-ttft", predicted.ttft_us / 1000.0);
+        add_metric(&mut known, "predicted-ttft-p90", predicted.ttft_p90_us / 1000.0);
+        add_metric(&mut known, "predicted-tpot", predicted.tpot_us / 1000.0);
+        add_metric(&mut known, "predicted-tpot-p90", predicted.tpot_p90_us / 1000.0);
+    }
+    Some(Timing { since: flow.ctx.arrived_at, known })
+}
+
+fn add_metric(metrics: &mut String, name: &str, millis: f64) {
+    // Writing to a string does not fail.
+    let _written = write!(metrics, "{name};dur={millis:.1}, ");
 }
