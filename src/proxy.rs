@@ -30,8 +30,6 @@ pub(crate) mod forward;
 pub(crate) mod limit_holds;
 pub(crate) mod moves;
 pub(crate) mod own_response;
-pub(crate) mod passed_homes;
-pub(crate) mod passed_ids;
 pub(crate) mod policies;
 pub(crate) mod queue;
 pub(crate) mod rate_limits;
@@ -43,14 +41,14 @@ pub(crate) mod retry;
 pub(crate) mod rewrite;
 pub(crate) mod shift_state;
 pub(crate) mod similar_model;
+pub(crate) mod takeover;
 pub(crate) mod twins;
 pub(crate) mod usage_api;
 
 pub use ensemble_slots::EnsembleFigures;
 pub use flow::RequestContext;
-pub use passed_homes::RememberedHomes;
-pub use passed_ids::{LaterIds, RememberedIds};
 pub use queue::{QueueFigures, Queues};
+pub use takeover::{LaterIds, RememberedHomes, RememberedIds};
 pub use usage_api::{EventSource, UsageApi, UsageRefusal, UsageRequest, UsageResponse};
 
 use std::collections::HashMap;

@@ -1,8 +1,11 @@
-//! Stored responses and conversations across an upgrade: clients go on with them, so the new
-//! process must know their backends and owners. It gets the known ids when it takes over, and
-//! afterwards those that the old process learns from the requests that it still serves.
+//! What another process continues with when it takes over: the homes of sessions, whose prompts the
+//! engines still have, and the backends and owners of stored responses and conversations. It gets
+//! the known ids at once, and afterwards those that this process learns from the requests that it
+//! still serves.
 
+use penstock_clock::now;
 use penstock_core::fleet::{Backend, BackendId, Topology};
+use penstock_core::routing::KeptHome;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -51,6 +54,17 @@ impl LaterIds {
     }
 }
 
+/// The homes of sessions, and their backends.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RememberedHomes {
+    /// The number of sessions that the table has room for.
+    room: usize,
+    /// Name, URL and engine of each backend.
+    backends: Vec<[String; 3]>,
+    /// The homes; each backend is a position in `backends`.
+    homes: Vec<KeptHome>,
+}
+
 impl Proxy {
     /// The ids of stored responses and conversations known now, and those learned from now on.
     pub fn pass_ids_on(&self) -> (RememberedIds, LaterIds) {
@@ -92,19 +106,46 @@ impl Proxy {
         }
         described
     }
+
+    /// Returns the homes that another process may continue with.
+    pub fn pass_homes_on(&self) -> RememberedHomes {
+        let topology = self.generation().fleet.topology();
+        let backends = topology.backends.iter().map(identity_of).collect();
+        let position = |id: BackendId| {
+            let position = topology.backends.iter().position(|one| one.state.id == id)?;
+            u16::try_from(position).ok()
+        };
+        let (room, homes) = self.homes.kept(position, now());
+        RememberedHomes { room, backends, homes }
+    }
+
+    /// Continues with the homes of another process, as far as their backends are known here.
+    /// Returns their number.
+    pub fn restore_homes(&self, remembered: &RememberedHomes) -> usize {
+        let generation = self.generation();
+        let topology = generation.fleet.topology();
+        let found = backends_of(&remembered.backends, &topology);
+        let limit = generation.config.limits.session_homes;
+        if self.homes.room(limit) != remembered.room {
+            // Another limit puts sessions into other slots: they find new homes.
+            return 0;
+        }
+        let backend = |position: u16| found.get(usize::from(position)).copied().flatten();
+        self.homes.restore(&remembered.homes, backend, now())
+    }
 }
 
 /// Returns the backends with these identities, as far as they are known here.
-pub(crate) fn backends_of(identities: &[[String; 3]], fleet: &Topology) -> Vec<Option<BackendId>> {
-    let find = |identity: &[String; 3]| {
+fn backends_of(identities: &[[String; 3]], fleet: &Topology) -> Vec<Option<BackendId>> {
+    let found = identities.iter().map(|identity| {
         let found = fleet.backends.iter().find(|backend| identity_of(backend) == *identity)?;
         Some(found.state.id)
-    };
-    identities.iter().map(find).collect()
+    });
+    found.collect()
 }
 
 /// The identity of a backend across processes: name, URL and engine.
-pub(crate) fn identity_of(backend: &Backend) -> [String; 3] {
+fn identity_of(backend: &Backend) -> [String; 3] {
     let config = &backend.config;
     [config.name.clone(), config.url.to_string(), config.engine.name().to_owned()]
 }
