@@ -115,8 +115,7 @@ impl Call {
         own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
         if own.proxy.has_waiting() && has_others_waiting(&own, request) {
             // Requests wait for the model: the call lines up behind them.
-            let model = request.wanted_model().to_owned();
-            return Err(Undecided::NoRoute(RouteError::Saturated { model }));
+            return Err(Undecided::NoRoute(request.saturated()));
         }
         let ScannedRequest { fleet, split, .. } = &*request;
         let model = ModelAsked { name: request.wanted_model(), fleet, split: *split };

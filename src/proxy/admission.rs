@@ -64,11 +64,13 @@ fn examine(
     // Most requests have none of these fields, and one look at the names is cheaper than a look-up
     // of each.
     let has_wishes = headers.keys().any(is_control_field);
-    let field =
-        |name: &HeaderName| has_wishes.then(|| fields_of(headers, name)).into_iter().flatten();
-    let named = known.map_or(target, |model| &*model.name);
-    let objectives = read_objectives(config, field, flow.ctx.identity.as_deref(), named)
-        .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
+    let objectives = read_objectives(
+        config,
+        |name: &HeaderName| has_wishes.then(|| fields_of(headers, name)).into_iter().flatten(),
+        flow.ctx.identity.as_deref(),
+        known.map_or(target, |model| &*model.name),
+    )
+    .map_err(|error| OwnError::new(ErrorCode::InvalidRequest, error.to_string()))?;
     let asked = ModelAsked { name: &model, fleet: &fleet, split };
     let policy = match has_wishes || flow.ctx.has_policies() {
         true => policies::admit(flow.ctx, headers, &asked)?,
@@ -108,6 +110,9 @@ fn split_of(ctx: &RequestContext, session: Option<SessionIds>) -> SplitPoint {
 
 /// The session of the request, if decisions read it. `body`: the session named in its body.
 fn session_of(ctx: &RequestContext, headers: &HeaderMap, body: &[u8]) -> Option<SessionIds> {
-    let headers = |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes);
-    ctx.generation.router.session(&SessionNames { headers, body, key: ctx.client_id() })
+    ctx.generation.router.session(&SessionNames {
+        headers: |name: &str| headers.get_all(name).iter().map(HeaderValue::as_bytes),
+        body,
+        key: ctx.client_id(),
+    })
 }

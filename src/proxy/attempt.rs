@@ -6,8 +6,7 @@ use penstock_api::{Capabilities, Engine, ErrorCode, Operation, TraceContext, Wor
 use penstock_clock::now;
 use penstock_config::AuthorizationPolicy;
 use penstock_core::fleet::{
-    Backend, InflightGuard, LatencySample, Model, Outcome, OutcomeSource, Serving, Topology,
-    cooldown_time,
+    Backend, InflightGuard, LatencySample, Outcome, OutcomeSource, Serving, Topology, cooldown_time,
 };
 use penstock_core::routing::{AttemptEnded, RoutingDecision};
 use penstock_scan::Usage;
@@ -95,9 +94,6 @@ impl<'a> Attempt<'a> {
     ) -> ResponseTerms<'b> {
         let sent = self.sent_operation(request);
         let passes = self.backend.config.authorization == AuthorizationPolicy::Pass;
-        // Read only where it matters: the body may be large.
-        let is_path_known =
-            || self.serving.state.lessons.has_served(sent) || names_resource(request.body());
         let needs = match status {
             400 | 404 | 422 | 500 | 501 => request.profile.needs,
             _ => Capabilities::NONE,
@@ -106,7 +102,6 @@ impl<'a> Attempt<'a> {
         let model = self.fleet.model(self.decision.model).filter(|_| may_differ);
         let (profile, tried, own) = (&request.profile, &request.tried, self.serving);
         let is_elsewhere = model.is_some_and(|one| one.may_serve_elsewhere(profile, own, tried));
-        let contexts = |model: &Model| Contexts::of(model, own, profile, tried);
         ResponseTerms {
             operation: profile.operation,
             sent,
@@ -122,8 +117,10 @@ impl<'a> Attempt<'a> {
             may_drop: Capabilities::NONE,
             needs,
             elsewhere: if is_elsewhere { needs } else { Capabilities::NONE },
-            contexts: model.and_then(contexts),
-            is_path_known: matches!(status, 404 | 405 | 501) && is_path_known(),
+            contexts: model.and_then(|model| Contexts::of(model, own, profile, tried)),
+            // The body is read last: it may be large.
+            is_path_known: matches!(status, 404 | 405 | 501)
+                && (own.state.lessons.has_served(sent) || names_resource(request.body())),
         }
     }
 

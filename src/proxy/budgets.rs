@@ -103,8 +103,7 @@ pub(crate) async fn reserve_unread(
     backend: BackendId,
 ) -> Result<(), OwnError> {
     let mut rows = fleet.models().iter().flat_map(|model| &model.serving);
-    let mut is_free = || rows.all(|row| row.id != backend || row.is_free());
-    if flow.proxy.budgets.is_empty() || is_free() {
+    if flow.proxy.budgets.is_empty() || rows.all(|row| row.id != backend || row.is_free()) {
         return Ok(());
     }
     let unix = unix_seconds();

@@ -151,22 +151,17 @@ pub(super) fn reserve_better(
         let topology = &*request.fleet;
         let session = routed_session(flow, request);
         let input = RouteInput { session, ..route_input(request.view(flow.ctx), &tried, prompt) };
-        let is_better = |decision: &RoutingDecision| {
-            decision.serving(topology).is_some_and(|serving| {
-                let estimate = decision.estimate(&request.profile, serving, input.now);
-                decision.is_better_than(from, rest, &estimate)
-            })
-        };
         let mut rng = SmallRng::seed_from_u64(flow.proxy.seeds.next());
         let mut random = Live { topology, rng: &mut rng };
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).ok()?;
-        let may_retry = || {
-            // Safe: not a byte of a response has come, and the first attempt is dropped.
-            let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
-            flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
-        };
+        let serving = decision.serving(topology)?;
+        let estimate = decision.estimate(&request.profile, serving, input.now);
+        // Safe: not a byte of a response has come, and the first attempt is dropped.
+        let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
         // The budget comes last, because the question spends a retry.
-        if !is_better(&decision) || !may_retry() {
+        if !decision.is_better_than(from, rest, &estimate)
+            || !flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
+        {
             return None;
         }
         let reserved = reserve(flow, request, &tried, prompt, scratch).ok()?;
@@ -215,7 +210,6 @@ fn reserve(
     let router = &flow.ctx.generation.router;
     let topology = &*request.fleet;
     let mut rng = SmallRng::seed_from_u64(flow.proxy.seeds.next());
-    let saturated = || RouteError::Saturated { model: request.wanted_model().to_owned() };
     let session = routed_session(flow, request);
     for _ in 0..MAX_RACES {
         // Read again after a lost race: another request has changed the state of the backends.
@@ -234,7 +228,7 @@ fn reserve(
             // Without a trace, the calls of the recorder compile to nothing.
             None => router.route(&input, &mut random, scratch, &mut NoRecord),
         }?;
-        let serving = decision.serving(topology).ok_or_else(saturated)?;
+        let serving = decision.serving(topology).ok_or_else(|| request.saturated())?;
         let wanted = PermitRequest {
             probe: decision.probe,
             scope: serving.cooldown_scope(flow.ctx.requester),
@@ -271,7 +265,7 @@ fn reserve(
             return Ok(Reserved { decided, trace, captured });
         }
     }
-    Err(saturated())
+    Err(request.saturated())
 }
 
 /// The input of a decision about a request, as of now.

@@ -31,14 +31,9 @@ pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
 
 /// The outcome of a response that is held back, without the time of a cooldown.
 pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
-    let busy = |usual| {
-        // The error may have come with a 200.
-        let status = if status < 400 { usual } else { status };
-        Outcome::Busy { cooldown: Duration::ZERO, status }
-    };
     match refusal {
-        Refusal::RateLimited => busy(429),
-        Refusal::Overloaded => busy(503),
+        Refusal::RateLimited => busy(status, 429),
+        Refusal::Overloaded => busy(status, 503),
         Refusal::KeyRejected => {
             // An account without credit may be reported with any status.
             let status = if status == 401 { 401 } else { 402 };
@@ -54,6 +49,12 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
         | Refusal::ContextTooShort(_)
         | Refusal::Client => Outcome::Client,
     }
+}
+
+/// The outcome of a busy backend. `usual`: the status if the error came with a 200.
+fn busy(status: u16, usual: u16) -> Outcome {
+    let status = if status < 400 { usual } else { status };
+    Outcome::Busy { cooldown: Duration::ZERO, status }
 }
 
 /// The outcome of a response that cannot be had. A shortage of penstock's memory says nothing about

@@ -242,8 +242,8 @@ impl RequestContext {
 
     /// Returns whether there are policies, or zones that the client may not leave.
     pub(crate) fn has_policies(&self) -> bool {
-        let has_zones = || self.identity.as_ref().is_some_and(|client| !client.zones.is_empty());
-        !self.generation.router.policies.is_empty() || has_zones()
+        !self.generation.router.policies.is_empty()
+            || self.identity.as_ref().is_some_and(|client| !client.zones.is_empty())
     }
 
     /// The owner of responses that this request stores.

@@ -23,8 +23,7 @@ pub(crate) fn admit(
     asked: &ModelAsked<'_>,
 ) -> Result<PolicyScope, OwnError> {
     let router = &ctx.generation.router;
-    let names_policy = || headers.contains_key(POLICY) || headers.contains_key(STRICT);
-    if !ctx.has_policies() && !names_policy() {
+    if !ctx.has_policies() && !headers.contains_key(POLICY) && !headers.contains_key(STRICT) {
         return Ok(PolicyScope::default());
     }
     let scope = match ctx.policy {

@@ -23,11 +23,10 @@ pub(super) fn replay_fields(RequestView { ctx, request }: RequestView<'_>) -> Re
     let model = names.resolve(request.wanted_model(), &request.fleet, request.split);
     let mut chain = Chain::default();
     prompt_chain(&request.profile, request.body(), model, terms, &mut chain);
-    let salted = |hash: &u64| mix(hash ^ *SALT);
     ReplayFields {
         max_tokens: request.profile.max_tokens,
-        session: request.session.map(|session| salted(&session.root)),
+        session: request.session.map(|session| mix(session.root ^ *SALT)),
         block_tokens: FOLDED_TOKENS,
-        blocks: fold(chain.hashes()).map(|hash| salted(&hash)).collect(),
+        blocks: fold(chain.hashes()).map(|hash| mix(hash ^ *SALT)).collect(),
     }
 }

@@ -11,7 +11,7 @@ use penstock_api::units::Timestamp;
 use penstock_api::{Capabilities, ErrorCode, Operation, StreamFraming};
 use penstock_core::fleet::{BackendId, BackendSet, InflightGuard, Topology};
 use penstock_core::routing::{
-    Capture, PolicyScope, RoutingDecision, SessionIds, SplitPoint, Trace,
+    Capture, PolicyScope, RouteError, RoutingDecision, SessionIds, SplitPoint, Trace,
 };
 use penstock_dialect::has_svg;
 use penstock_scan::{RequestProfile, ScanError, ScanOptions, UsageBounds, scan};
@@ -89,6 +89,11 @@ impl ScannedRequest {
     /// Returns the model that decisions are about: the requested one, or the one in place of it.
     pub(crate) fn wanted_model(&self) -> &str {
         self.instead.as_deref().unwrap_or(&self.model)
+    }
+
+    /// The error if every backend of the model is full.
+    pub(crate) fn saturated(&self) -> RouteError {
+        RouteError::Saturated { model: self.wanted_model().to_owned() }
     }
 
     /// A request for a model, with nothing else known of it.

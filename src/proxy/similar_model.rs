@@ -50,9 +50,11 @@ fn nearest_name<'a>(
     may_use: impl Fn(&str) -> bool,
 ) -> Option<&'a str> {
     let is_part = |name: &str| is_part_of(given, name) || is_part_of(name, given);
-    let is_near = |name: &str| name.len().abs_diff(given.len()) <= MAX_EDITS;
-    let like = names.filter(|name| is_part(name) || is_near(name)).take(MAX_COMPARED);
-    let usable: Vec<&str> = like.filter(|name| may_use(name)).collect();
+    let usable: Vec<&str> = names
+        .filter(|name| is_part(name) || name.len().abs_diff(given.len()) <= MAX_EDITS)
+        .take(MAX_COMPARED)
+        .filter(|name| may_use(name))
+        .collect();
     if let Some(part) = usable.iter().find(|name| is_part(name)) {
         return Some(part);
     }
@@ -61,11 +63,9 @@ fn nearest_name<'a>(
 
 /// Returns whether `part` is `whole` without its tag or its owner.
 fn is_part_of(part: &str, whole: &str) -> bool {
-    let rest = |prefix: bool| match prefix {
-        true => whole.strip_prefix(part).is_some_and(|rest| rest.starts_with(':')),
-        false => whole.strip_suffix(part).is_some_and(|rest| rest.ends_with('/')),
-    };
-    !part.is_empty() && (rest(true) || rest(false))
+    !part.is_empty()
+        && (whole.strip_prefix(part).is_some_and(|tag| tag.starts_with(':'))
+            || whole.strip_suffix(part).is_some_and(|owner| owner.ends_with('/')))
 }
 
 #[cfg(test)]

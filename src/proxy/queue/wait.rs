@@ -213,14 +213,12 @@ fn join(
     let total = flow.ctx.generation.config.timeouts.total;
     let total = total.map(|limit| flow.ctx.arrived_at.after(limit));
     let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);
-    let unroutable = |reason| Unadmitted::Undecided(Undecided::NoRoute(reason));
-    let saturated = || RouteError::Saturated { model: request.wanted_model().to_owned() };
-    let Some((model, Passed { backends, .. })) = awaited(request.view(flow.ctx)) else {
-        return Err(unroutable(reason.unwrap_or_else(saturated)));
+    let is_too_late = reason.as_ref().is_some_and(|reason| is_too_late(reason, until));
+    let awaited = awaited(request.view(flow.ctx)).filter(|_| !is_too_late);
+    let Some((model, Passed { backends, .. })) = awaited else {
+        let reason = reason.unwrap_or_else(|| request.saturated());
+        return Err(Unadmitted::Undecided(Undecided::NoRoute(reason)));
     };
-    if reason.as_ref().is_some_and(|reason| is_too_late(reason, until)) {
-        return Err(unroutable(reason.unwrap_or_else(saturated)));
-    }
     let objectives = &request.objectives;
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
     // Predicted only for a request that has an objective.

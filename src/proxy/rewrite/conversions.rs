@@ -77,8 +77,9 @@ fn convert(
         Some(kept) if kept.fits(&terms) => kept,
         _ => {
             let limit = flow.ctx.generation.config.limits.buffered_bodies.to_usize();
-            let claim = |bytes| BodyClaim::take(&flow.proxy.bodies, bytes, limit);
-            Box::new(Conversion::new(from, request.body(), terms, claim)?)
+            Box::new(Conversion::new(from, request.body(), terms, |bytes| {
+                BodyClaim::take(&flow.proxy.bodies, bytes, limit)
+            })?)
         }
     };
     attempt.conversion = Some((from, conversion.operation()));

@@ -164,8 +164,9 @@ impl Counting<'_> {
 
     /// The tokens of a chat's prompt, for an engine whose `/tokenize` takes text.
     async fn count_template(&self, chat: Bytes) -> Result<u64, Uncounted> {
-        let prompt = |page: &Value| page.get("prompt")?.as_str().map(str::to_owned);
-        let prompt = self.post("/apply-template", chat, prompt).await?;
+        let prompt = self
+            .post("/apply-template", chat, |page| page.get("prompt")?.as_str().map(str::to_owned));
+        let prompt = prompt.await?;
         // The template has the marks that a tokenizer would add.
         let text = json!({
             "model": self.model, "content": prompt, "add_special": false, "parse_special": true,
