@@ -10,6 +10,7 @@ pub(crate) mod unknown_path;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use http::HeaderMap;
@@ -42,7 +43,10 @@ use crate::proxy::queue::settle_charge;
 use crate::proxy::rate_limits::{Estimate, limit_rate, settle_rate};
 use crate::proxy::request::{read_body, scan_body};
 use crate::proxy::retry::serve;
-use penstock_core::routing::Generation;
+use penstock_core::fleet::Outcome;
+use penstock_core::routing::{
+    Generation, RequestDetails, RequestOutcome, RequestRecord, ResponseFacts,
+};
 
 /// The data plane as a Pingora service, sharing one [`Proxy`].
 #[derive(Clone)]
@@ -64,7 +68,22 @@ impl Host for Proxy {
     }
 
     fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
-        self.observers.refused(code, client);
+        let response = ResponseFacts {
+            status: code.row().status,
+            code: Some(code),
+            ..ResponseFacts::default()
+        };
+        let outcome = RequestOutcome {
+            record: &RequestRecord { response, ..RequestRecord::default() },
+            operation: None,
+            outcome: Outcome::Client,
+            first_token: None,
+            took: Duration::ZERO,
+            details: RequestDetails { client, ..RequestDetails::default() },
+        };
+        for observer in &self.observers {
+            observer.finished(&outcome);
+        }
     }
 }
 
@@ -97,7 +116,7 @@ impl ProxyHttp for DataPlane {
         if let Some(charge) = flow.ctx.charge.take() {
             settle_charge(&self.0, flow.ctx, &charge);
         }
-        self.0.observers.finished(&flow);
+        flow.report_end();
         served.map(|()| true)
     }
 

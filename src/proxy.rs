@@ -76,7 +76,6 @@ use crate::shared_state::{SharedBudgets, SharedState};
 use crate::upstream::connect::Connector;
 use crate::upstream::pool::ConnectionPool;
 use ensemble_slots::Ensembles;
-use flow::Observers;
 use response_ids::ResponseIds;
 
 /// The balancer's data plane, shared by all its connections.
@@ -109,7 +108,8 @@ pub struct Proxy {
     pub(crate) retries: RetryCredit,
     /// The times at which refused requests are to return.
     pub(crate) returns: ReturnTimes,
-    pub(crate) observers: Observers,
+    /// The observers of requests, in the order of their reports.
+    pub(crate) observers: Vec<Arc<dyn RequestObserver>>,
     pub(crate) captures: Lease,
     pub(crate) response_ids: ResponseIds,
     pub(crate) homes: SessionHomes,
@@ -172,7 +172,7 @@ impl Proxy {
             shared,
             retries: RetryCredit::new(&config.routing.retry_budget),
             returns: ReturnTimes::default(),
-            observers: Observers::new(observers),
+            observers,
             captures: Lease::default(),
             response_ids: ResponseIds::default(),
             homes: SessionHomes::default(),

@@ -211,7 +211,7 @@ impl Call {
         if self.ctx.holds_limits() {
             settle_rate(&self.ctx);
         }
-        flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
+        flow.of_call(&mut self.ctx).report_end();
         CallEnd::ClientGone
     }
 
@@ -231,7 +231,7 @@ impl Call {
         if self.ctx.holds_limits() {
             settle_rate(&self.ctx);
         }
-        flow.proxy.observers.finished(&flow.of_call(&mut self.ctx));
+        flow.of_call(&mut self.ctx).report_end();
         CallReport { call: self.call, text, usage: self.ctx.record.response.usage }
     }
 }

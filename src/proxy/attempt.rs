@@ -13,9 +13,10 @@ use penstock_scan::Usage;
 
 use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
+use crate::proxy::Proxy;
 use crate::proxy::conversion::NotConverted;
 use crate::proxy::failure::{OwnError, attempt_code, outcome_of, unreadable_outcome};
-use crate::proxy::flow::{Observers, RequestContext, Served};
+use crate::proxy::flow::{RequestContext, Served};
 use crate::proxy::own_response::OwnResponse;
 use crate::proxy::request::{Reserved, RewriteKinds, ScannedRequest};
 use crate::proxy::shift_state::TooLong;
@@ -266,7 +267,7 @@ pub(crate) fn record_outcome(
     permit: &mut Permit,
     result: &AttemptResult,
     ctx: &RequestContext,
-    observers: &Observers,
+    proxy: &Proxy,
 ) {
     // Dropped at the end: a request that its release wakes sees what this attempt has taught.
     let Some(mut permit) = permit.take() else { return };
@@ -307,7 +308,7 @@ pub(crate) fn record_outcome(
         attempt.serving.learn_models(result.is_not_found, is_ok, unloads, at);
     }
     learn_lessons(attempt, result, ctx, at);
-    observers.attempt_ended(&AttemptEnded {
+    let ended = AttemptEnded {
         backend: attempt.serving.id,
         name: &attempt.serving.state.name,
         provider: attempt.backend.config.engine.provider(),
@@ -324,7 +325,10 @@ pub(crate) fn record_outcome(
         conversion: attempt.conversion,
         code: result.code,
         took: at.since(attempt.started),
-    });
+    };
+    for observer in &proxy.observers {
+        observer.attempt_ended(&ended);
+    }
 }
 
 /// Learns from a response what the backend serves, and what it lacks.

@@ -84,7 +84,7 @@ fn act_on(
     flow.ctx.record.routing.prediction =
         decided.permit.prediction().map(|ticket| *ticket.prediction());
     let trace = trace.map(RefCell::new);
-    flow.proxy.observers.routed(&Routed {
+    let routed = Routed {
         at: now(),
         request_id: flow.ctx.request_id(),
         request: &request.profile,
@@ -102,7 +102,10 @@ fn act_on(
         ensemble: flow.ctx.record.request.ensemble,
         scorer_names: router.weighted().map(Weighted::scorer_names).unwrap_or_default(),
         captured: captured.as_deref(),
-    });
+    };
+    for observer in &flow.proxy.observers {
+        observer.routed(&routed);
+    }
     decided
 }
 

@@ -13,10 +13,9 @@ use penstock_api::{Dialect, ErrorCode, Operation, TraceContext};
 use penstock_clock::now;
 use penstock_core::admission::queue::Charge;
 use penstock_core::clients::ClientIdentity;
-use penstock_core::fleet::{Backend, BackendId, Outcome, Requester, Serving};
+use penstock_core::fleet::{Backend, Outcome, Requester, Serving};
 use penstock_core::routing::{
-    AttemptEnded, Generation, PolicyScope, RequestDetails, RequestObserver, RequestOutcome,
-    RequestRecord, ResponseFacts, Routed,
+    Generation, PolicyScope, RequestDetails, RequestOutcome, RequestRecord,
 };
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
@@ -43,6 +42,25 @@ impl<'a> Flow<'a> {
     /// response to the client.
     pub(crate) fn of_call(&'a self, ctx: &'a mut RequestContext) -> Self {
         Self { proxy: self.proxy, client: ClientSide::Head(self.client.head()), ctx }
+    }
+
+    /// Reports the end of the request to the observers.
+    pub(crate) fn report_end(&self) {
+        let RequestContext { record, operation, arrived_at, .. } = &*self.ctx;
+        let response = &record.response;
+        let outcome = RequestOutcome {
+            record,
+            operation: *operation,
+            outcome: response
+                .outcome
+                .unwrap_or_else(|| own_outcome(response.code, response.status)),
+            first_token: response.first_token.map(|at| at.since(*arrived_at)),
+            took: now().since(*arrived_at),
+            details: details_of(self),
+        };
+        for observer in &self.proxy.observers {
+            observer.finished(&outcome);
+        }
     }
 }
 
@@ -277,82 +295,6 @@ impl RequestContext {
 pub(crate) struct ModelCharge {
     pub(crate) model: Box<str>,
     pub(crate) charge: Charge,
-}
-
-/// All observers, in the order they are called.
-pub(crate) struct Observers(Vec<Arc<dyn RequestObserver>>);
-
-impl Observers {
-    pub(crate) fn new(observers: Vec<Arc<dyn RequestObserver>>) -> Self {
-        Self(observers)
-    }
-
-    /// Reports a decision that is acted on.
-    pub(crate) fn routed(&self, event: &Routed<'_>) {
-        for observer in &self.0 {
-            observer.routed(event);
-        }
-    }
-
-    /// Reports the first token of a stream, sent to the client `took` after the request arrived.
-    pub(crate) fn first_token(&self, backend: BackendId, took: Duration) {
-        for observer in &self.0 {
-            observer.first_token(backend, took);
-        }
-    }
-
-    /// Reports `tokens` more tokens sent to the client.
-    pub(crate) fn progress(&self, backend: BackendId, tokens: u32) {
-        for observer in &self.0 {
-            observer.progress(backend, tokens);
-        }
-    }
-
-    /// Reports the end of an attempt.
-    pub(crate) fn attempt_ended(&self, event: &AttemptEnded<'_>) {
-        for observer in &self.0 {
-            observer.attempt_ended(event);
-        }
-    }
-
-    /// Reports a connection that was rejected before it could send a request.
-    pub(crate) fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
-        let response = ResponseFacts {
-            status: code.row().status,
-            code: Some(code),
-            ..ResponseFacts::default()
-        };
-        self.report(&RequestOutcome {
-            record: &RequestRecord { response, ..RequestRecord::default() },
-            operation: None,
-            outcome: Outcome::Client,
-            first_token: None,
-            took: Duration::ZERO,
-            details: RequestDetails { client, ..RequestDetails::default() },
-        });
-    }
-
-    /// Reports the end of a request.
-    pub(crate) fn finished(&self, flow: &Flow<'_>) {
-        let RequestContext { record, operation, arrived_at, .. } = &*flow.ctx;
-        let response = &record.response;
-        self.report(&RequestOutcome {
-            record,
-            operation: *operation,
-            outcome: response
-                .outcome
-                .unwrap_or_else(|| own_outcome(response.code, response.status)),
-            first_token: response.first_token.map(|at| at.since(*arrived_at)),
-            took: now().since(*arrived_at),
-            details: details_of(flow),
-        });
-    }
-
-    fn report(&self, outcome: &RequestOutcome<'_>) {
-        for observer in &self.0 {
-            observer.finished(outcome);
-        }
-    }
 }
 
 /// The details for logs and traces.

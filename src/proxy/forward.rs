@@ -84,7 +84,7 @@ pub(crate) async fn make_attempt(
         flow.ctx.record.response.code = result.code;
     }
     // Does nothing for a response that was relayed: it was recorded with its last part.
-    record_outcome(&attempt, &mut permit, &result, flow.ctx, &flow.proxy.observers);
+    record_outcome(&attempt, &mut permit, &result, flow.ctx, flow.proxy);
     end
 }
 

@@ -309,10 +309,12 @@ impl RelayObserver for RelayProgress<'_> {
                 permit.first_token();
             }
         }
-        if is_first {
-            self.proxy.observers.first_token(serving.id, now.since(self.view.ctx.arrived_at));
+        for observer in &self.proxy.observers {
+            if is_first {
+                observer.first_token(serving.id, now.since(self.view.ctx.arrived_at));
+            }
+            observer.progress(serving.id, tokens);
         }
-        self.proxy.observers.progress(serving.id, tokens);
     }
 
     fn bytes_passed(&mut self, now: Timestamp) {
@@ -345,8 +347,7 @@ impl RelayObserver for RelayProgress<'_> {
         let first_token = monitor.first_token.filter(|_| self.is_stream);
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;
-        let observers = &self.proxy.observers;
-        record_outcome(self.attempt, self.permit, &result, ctx, observers);
+        record_outcome(self.attempt, self.permit, &result, ctx, self.proxy);
         if ctx.holds_limits() {
             let is_whole = matches!(outcome, Outcome::Ok | Outcome::Empty);
             let streamed = Streamed { tokens: monitor.tokens, is_whole };
