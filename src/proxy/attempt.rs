@@ -15,7 +15,7 @@ use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
 use crate::proxy::Proxy;
 use crate::proxy::conversion::NotConverted;
-use crate::proxy::failure::{OwnError, attempt_code, outcome_of, unreadable_outcome};
+use crate::proxy::failure::{OwnError, code_of, outcome_of, unreadable_outcome};
 use crate::proxy::flow::{RequestContext, Served};
 use crate::proxy::own_response::OwnResponse;
 use crate::proxy::request::{Reserved, RewriteKinds, ScannedRequest};
@@ -240,7 +240,7 @@ impl AttemptResult {
             AttemptEnd::Failed(failure) => {
                 let config = &ctx.generation.config.routing.cooldown;
                 let cooldown = cooldown_time(config, failure.requested_wait(), jitter);
-                let ended = unserved(outcome_of(failure, cooldown), attempt_code(failure));
+                let ended = unserved(outcome_of(failure, cooldown), code_of(failure));
                 let refusal = failure.refusal();
                 let is_not_found = refusal == Some(Refusal::ModelMissing);
                 Self { is_not_found, refusal, ..ended }

@@ -67,7 +67,7 @@ impl EngineResponse {
 
 /// The part of a call in which it failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CallStep {
+enum CallStep {
     Send,
     /// The request was written whole.
     Wait,
@@ -78,7 +78,7 @@ pub(crate) enum CallStep {
 /// The failure of a call without a whole response.
 #[derive(Debug)]
 pub(crate) struct CallFailure {
-    pub(crate) step: CallStep,
+    step: CallStep,
     pub(crate) error: ExchangeFailure,
 }
 

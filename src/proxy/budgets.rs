@@ -73,8 +73,7 @@ async fn hold(flow: &Flow<'_>, estimate: Money, unix: u64) -> Result<SharedHold,
 
 fn unreached() -> OwnError {
     let message = "The server that knows what was spent of the budgets is not reached";
-    let wait = Some(Duration::from_secs(1));
-    OwnError { retry_after: wait, ..OwnError::new(ErrorCode::BudgetsUnreached, message) }
+    OwnError::new(ErrorCode::BudgetsUnreached, message).after(Duration::from_secs(1))
 }
 
 /// Reserves again what a request may cost, for the fleet that it meets after a wait.

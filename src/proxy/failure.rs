@@ -67,13 +67,8 @@ pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
 }
 
 /// The error of a failed attempt; `None` if its client left, which is no error.
-pub(crate) fn attempt_code(failure: &Failure) -> Option<ErrorCode> {
-    (!matches!(failure, Failure::ClientGone)).then(|| code_of(failure))
-}
-
-/// The error that the client gets if this was the last attempt.
-fn code_of(failure: &Failure) -> ErrorCode {
-    match failure {
+pub(crate) fn code_of(failure: &Failure) -> Option<ErrorCode> {
+    Some(match failure {
         Failure::NotSent(ConnectError::TimedOut) => ErrorCode::ConnectTimeout,
         Failure::NotSent(ConnectError::OutOf(_)) => ErrorCode::OutOfResources,
         Failure::NotSent(
@@ -101,9 +96,8 @@ fn code_of(failure: &Failure) -> ErrorCode {
         ) => ErrorCode::BadUpstreamResponse,
         Failure::TimedOut(code) => *code,
         Failure::BadResponse(_) => ErrorCode::BadUpstreamResponse,
-        // Never sent: no client is left.
-        Failure::ClientGone => ErrorCode::InternalError,
-    }
+        Failure::ClientGone => return None,
+    })
 }
 
 /// The code of a backend's own error that is sent in a stream.
@@ -239,7 +233,8 @@ impl OwnError {
 
     /// The error after the last failed attempt.
     pub(crate) fn from_failure(failure: &Failure) -> Self {
-        Self::new(code_of(failure), message_of(failure))
+        // Without a code nothing is sent: no client is left.
+        Self::new(code_of(failure).unwrap_or(ErrorCode::InternalError), message_of(failure))
     }
 
     /// The error for a response that could not be read whole.

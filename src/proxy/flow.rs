@@ -102,7 +102,7 @@ impl ClientSide<'_> {
     }
 
     /// The number of bytes of the body that have been written.
-    pub(crate) fn bytes_sent(&self) -> usize {
+    fn bytes_sent(&self) -> usize {
         match self {
             Self::Session(session) => session.as_downstream().body_bytes_sent(),
             Self::Head(_) => 0,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{HeaderName, HeaderValue};
+use penstock_api::units::whole_seconds;
 use penstock_api::{ErrorCode, Work};
 use penstock_clock::{now, unix_seconds};
 use penstock_core::admission::rate_limits::{
@@ -182,20 +183,15 @@ fn to_error(refusal: &Refusal) -> OwnError {
         }
         LimitKind::RequestsPerMinute => format!(
             "This {whose} may send {limit} requests per minute ({name}). Try again in {}",
-            show(whole_seconds(wait))
+            show(wait)
         ),
         LimitKind::TokensPerMinute | LimitKind::TokensPerDay => format!(
             "This {whose} may use {limit} tokens ({name}), and too few are left for the {tokens} of this \
              request. Try again in {}",
-            show(whole_seconds(wait))
+            show(wait)
         ),
     };
-    let error = OwnError::new(ErrorCode::RateLimited, message);
-    OwnError { retry_after: Some(wait), ..error }
-}
-
-fn whole_seconds(wait: Duration) -> Duration {
-    Duration::from_secs(wait.as_secs() + u64::from(wait.subsec_nanos() > 0))
+    OwnError::new(ErrorCode::RateLimited, message).after(wait)
 }
 
 /// The tokens of a stream, as seen here.
@@ -268,10 +264,12 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -
     let prompt = record.request.prompt_tokens.map_or(0, |tokens| tokens.0);
     let estimated =
         |output: u32| UsedTokens { input: prompt.into(), cached: 0, output: output.into() };
-    let is_whole = !record.request.is_streaming && is_success(record.response.status);
+    let is_success = matches!(record.response.status, 200..=299);
+    let is_whole = !record.request.is_streaming && is_success;
+    let generates = ctx.operation.is_some_and(|it| it.row().work == Work::Generation);
     let last = match usage {
         // No output, or a number that is none: the reserved number is the best estimate.
-        Some(usage) if is_whole && generates(ctx) && usage.completion_tokens.unwrap_or(0) == 0 => {
+        Some(usage) if is_whole && generates && usage.completion_tokens.unwrap_or(0) == 0 => {
             return None;
         }
         Some(usage) => UsedTokens {
@@ -279,9 +277,7 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -
             cached: usage.cached_tokens.unwrap_or(0).into(),
             output: streamed.or_reported(usage.completion_tokens).into(),
         },
-        None if record.request.is_streaming
-            && (is_cancelled || is_success(record.response.status)) =>
-        {
+        None if record.request.is_streaming && (is_cancelled || is_success) => {
             estimated(streamed.tokens)
         }
         // A whole response without usage, or one that its client has not read to the end: the
@@ -292,15 +288,6 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -
         None => UsedTokens::default(),
     };
     Some(Used { last, ..used })
-}
-
-/// Returns whether the request is one for text, whose response has tokens.
-fn generates(ctx: &RequestContext) -> bool {
-    ctx.operation.is_some_and(|operation| operation.row().work == Work::Generation)
-}
-
-fn is_success(status: u16) -> bool {
-    matches!(status, 200..=299)
 }
 
 /// Shows a limited client its remaining limits, in place of those that a hosted backend may have
