@@ -5,15 +5,16 @@
 //! has a whole, checked head, and responds to what needs no backend. What is for one backend rather
 //! than a model (`direct`), for all Ollama backends (`ollama`), or for an ensemble (`ensemble`)
 //! stands beside this folder and uses its attempts. Every step gets one `flow::Flow`, which also
-//! reports to the observers. `request` reads and scans the body. `retry` runs the attempts:
-//! `decision` picks a backend and takes its in-flight permit, `forward` makes the attempt:
-//! `exchange` connects, sends and reads the response's head, `disposition` judges it, `response`
-//! relays it, and `attempt` reports the outcome to the backend's health, circuit breaker and
-//! latency.
+//! reports to the observers. `request` reads and scans the body, and `admission` checks what the
+//! client may do with the model. `retry` runs the attempts: `decision` picks a backend and takes
+//! its in-flight permit, `forward` makes the attempt: `exchange` connects, sends and reads the
+//! response's head, `disposition` judges it, `response` relays it, and `attempt` reports the
+//! outcome to the backend's health, circuit breaker and latency.
 //!
-//! A plain request passes only those. What few requests need is a list that a plain one finds empty
-//! (`rewrite`). A client with limits passes `rate_limits`, a request waits in `queue` while all
-//! backends are full, and one that fails ends in `own_response`, with its status from `failure`.
+//! A plain request passes only those, and the fields that every response carries (`own_response`).
+//! What few requests need at a backend is a list that a plain one finds empty (`rewrite`). A client
+//! with limits passes `rate_limits`, a request waits in `queue` while all backends are full, and
+//! one that fails ends in `own_response`, with its status from `failure`.
 
 pub(crate) mod admission;
 pub(crate) mod allowed_models;

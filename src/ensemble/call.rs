@@ -100,7 +100,7 @@ impl Call {
         };
         let request = admit(&mut flow.of_call(&mut own), named, body).await?;
         let mut request = ScannedRequest { deadline: Some(deadline), ..request };
-        request.kinds = kinds_of(&flow.of_call(&mut own), &mut request);
+        request.kinds = kinds_of(&flow.of_call(&mut own), &request.profile);
         Ok(Self { call, ctx: own, request, has_met_limit: false })
     }
 

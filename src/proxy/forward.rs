@@ -20,6 +20,7 @@ use crate::proxy::moves::Movable;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
+use crate::proxy::rewrite::unsupported::removable;
 use crate::proxy::rewrite::{kinds_at, rewrites};
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::disposition::{Disposition, MAX_HELD, SeenResponse};
@@ -135,28 +136,26 @@ async fn judge(
     reply: &mut Reply<'_>,
     is_gathered: bool,
 ) -> Result<Disposition, Failure> {
-    let is_success = matches!(reply.head.status, 200..=299);
+    let status = reply.head.status;
+    let is_success = matches!(status, 200..=299);
     let (mut has_started, mut is_over) = (false, false);
     let mut late = None;
-    let status = reply.head.status;
     let mut terms = reply.attempt.response_terms(view.request, view.ctx, status, is_gathered);
-    for rewrite in rewrites(reply.attempt.kinds) {
-        rewrite.on_error(view, status, &mut terms);
+    terms.may_shorten = view.request.shift.as_ref().is_some_and(|shift| shift.reads(status));
+    if matches!(status, 400 | 422 | 500 | 501) {
+        terms.may_drop = removable(view);
     }
     loop {
-        let disposition = {
-            let seen = SeenResponse {
-                status: reply.head.status,
-                framing: reply.head.framing,
-                stream: reply.head.stream,
-                is_json: reply.head.is_json,
-                is_encoded: reply.head.is_encoded,
-                body: has_started.then(|| reply.started.payload()),
-                is_whole: is_over || reply.started.is_whole(),
-            };
-            Disposition::of(&terms, &seen)
+        let seen = SeenResponse {
+            status,
+            framing: reply.head.framing,
+            stream: reply.head.stream,
+            is_json: reply.head.is_json,
+            is_encoded: reply.head.is_encoded,
+            body: has_started.then(|| reply.started.payload()),
+            is_whole: is_over || reply.started.is_whole(),
         };
-        if let Some(disposition) = disposition {
+        if let Some(disposition) = Disposition::of(&terms, &seen) {
             learn_missing(view, reply.attempt, terms.missing(reply.started.payload()));
             return Ok(disposition);
         }

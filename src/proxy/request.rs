@@ -176,6 +176,9 @@ impl ScannedRequest {
         if self.makes_stored {
             monitor.watch_id();
         }
+        if self.shift.is_some() {
+            monitor.watch_length();
+        }
         monitor
     }
 

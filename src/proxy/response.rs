@@ -32,9 +32,10 @@ use fields::{add_decision, add_tier, requested_timing};
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
 use penstock_api::units::Timestamp;
-use penstock_api::{ErrorCode, StreamFraming, Work};
+use penstock_api::{ErrorCode, Work};
 use penstock_clock::now;
 use penstock_core::fleet::{Outcome, TokenCounter};
+use penstock_core::routing::ContextShift;
 use penstock_scan::Usage;
 pub(super) use switched::switch;
 
@@ -72,7 +73,7 @@ pub(crate) async fn relay(
     if is_stream {
         attempt.client.shrink();
     }
-    let mut monitor = monitor_of(request, attempt, head.stream);
+    let mut monitor = request.monitor(attempt.sent_operation(request), head.stream);
     expect_end(&head, &mut monitor);
     let timing = timing_of(flow).filter(|_| is_stream);
     let Flow { proxy, client, ctx } = &mut *flow;
@@ -126,19 +127,6 @@ fn change_of(
         }
     }
     Ok(None)
-}
-
-/// The monitor of a response to what the attempt's backend was sent.
-fn monitor_of(
-    request: &ScannedRequest,
-    attempt: &Attempt<'_>,
-    stream: Option<StreamFraming>,
-) -> ResponseMonitor {
-    let mut monitor = request.monitor(attempt.sent_operation(request), stream);
-    for rewrite in rewrites(attempt.kinds) {
-        rewrite.watch(&mut monitor);
-    }
-    monitor
 }
 
 /// Expects that a success ends as its kind does. An error may end as it likes.
@@ -331,8 +319,10 @@ impl RelayObserver for RelayProgress<'_> {
     // request at once must find the backend free.
     fn response_read(&mut self, monitor: &ResponseMonitor) {
         self.learn_id(monitor);
-        for rewrite in rewrites(self.attempt.kinds) {
-            rewrite.learn_end(self.view.request, self.attempt.serving, monitor);
+        let request = self.view.request;
+        if let Some(usage) = monitor.usage().filter(|_| request.shift.is_some()) {
+            let is_cut = monitor.is_ended_by_length();
+            ContextShift::learn_end(&request.profile, self.attempt.serving, usage, is_cut);
         }
         // A response is committed by its head: a later failure shows only in its content.
         let outcome = match self.result.outcome {

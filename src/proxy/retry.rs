@@ -11,7 +11,7 @@ use penstock_api::{BodyFormat, Operation, Operations};
 use penstock_clock::now;
 use penstock_config::RetryUnanswered;
 use penstock_core::fleet::Topology;
-use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
+use penstock_core::routing::{RetrySafety, RoutingDecision};
 use penstock_scan::is_switched_off;
 
 use crate::proxy::attempt::{AttemptEnd, Elsewhere};
@@ -27,7 +27,7 @@ use crate::proxy::queue::{
 };
 use crate::proxy::request::{Decided, RequestEdit, ScannedRequest};
 use crate::proxy::retry::last_response::{send_failure, send_own, send_refusal, send_unadmitted};
-use crate::proxy::rewrite::{kinds_of, rewrites};
+use crate::proxy::rewrite::{kinds_of, shift_of};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
@@ -52,19 +52,21 @@ struct Past {
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.
 pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>) -> Served {
-    request.kinds = kinds_of(flow, &mut request);
+    request.kinds = kinds_of(flow, &request.profile);
+    request.shift = shift_of(flow, &request.profile);
     // Once per request, whatever its number of attempts: the budget is a share of the requests.
     flow.proxy.retries.earn(&flow.ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();
     loop {
-        for rewrite in rewrites(request.kinds) {
-            rewrite.before(&mut RequestEdit { ctx: flow.ctx, request: &mut request });
+        if request.shift.is_some() {
+            RequestEdit { ctx: flow.ctx, request: &mut request }.pass_over_small();
         }
         let decided = decide_in_turn(flow, &mut request).await;
         let decided = match decided {
             Ok(decided) => decided,
             Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
-                if is_rewritten(flow, &mut request, &error) =>
+                if request.shift.is_some()
+                    && RequestEdit { ctx: flow.ctx, request: &mut request }.shorten_for(&error) =>
             {
                 continue;
             }
@@ -190,13 +192,6 @@ fn after_attempt(
         }
     }
     Next::Attempt
-}
-
-/// Changes a request that no backend can take. Returns whether another decision may follow.
-fn is_rewritten(flow: &mut Flow<'_>, request: &mut ScannedRequest, error: &RouteError) -> bool {
-    let mut kinds = rewrites(request.kinds);
-    let mut edit = RequestEdit { ctx: flow.ctx, request };
-    kinds.any(|rewrite| rewrite.unroutable(&mut edit, error))
 }
 
 /// Returns whether another attempt may follow a failed one; `request` remembers the backends to

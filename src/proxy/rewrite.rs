@@ -1,6 +1,7 @@
-//! What some requests need and most do not: changes of the request, at admission, for a backend, or
-//! after a refusal; responses that penstock makes with a backend's help; changes of a response. The
-//! set of a plain request is empty: it makes no step of this list.
+//! What some requests need at a backend and most do not: another body, a response that penstock
+//! makes with the backend's help, changes of the response. The set of a plain request is empty: it
+//! makes no step of this list. Between two attempts a request may be shortened (`context_shift`),
+//! or lose what an engine cannot use (`unsupported`).
 
 pub(crate) mod context_shift;
 pub(crate) mod conversions;
@@ -12,27 +13,23 @@ pub(crate) mod usage_filter;
 use std::iter::from_fn;
 use std::pin::Pin;
 
-use penstock_api::{Capabilities, Operation};
+use penstock_api::Operation;
 use penstock_config::RequestUsage;
 use penstock_core::fleet::Serving;
-use penstock_core::routing::{RouteError, ShiftTerms, forbids_shift};
+use penstock_core::routing::{ShiftTerms, forbids_shift};
 use penstock_scan::RequestProfile;
 
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::conversion::WayBack;
 use crate::proxy::flow::Flow;
-use crate::proxy::request::{RequestEdit, RequestView, RewriteKinds, ScannedRequest};
+use crate::proxy::request::{RewriteKinds, ScannedRequest};
 use crate::proxy::shift_state::ShiftState;
-use crate::upstream::disposition::ResponseTerms;
 use crate::upstream::relay::Transform;
 use crate::upstream::response_head::ResponseHead;
-use crate::upstream::response_monitor::ResponseMonitor;
 use crate::upstream::splice::BodyParts;
-use context_shift::ContextShifts;
 use conversions::Conversions;
 use residency::ResidencyChanges;
 use token_count::TokenCounts;
-use unsupported::UnsupportedParts;
 use usage_filter::UsageFilters;
 
 /// A future that takes no room in requests that do not need it.
@@ -50,14 +47,6 @@ pub(crate) enum ResponseChange {
 /// requests are of it. Its steps are listed in the order in which a request takes them; each has a
 /// default that changes nothing.
 pub(crate) trait Rewrite: Sync {
-    /// Looks at the request before each decision.
-    fn before(&self, _edit: &mut RequestEdit<'_>) {}
-
-    /// Changes a request that no backend can take. Returns whether another decision may follow.
-    fn unroutable(&self, _edit: &mut RequestEdit<'_>, _error: &RouteError) -> bool {
-        false
-    }
-
     /// Prepares the request for the attempt's backend. Returns the end of an attempt in which that
     /// backend does not get the request.
     fn prepare<'a>(
@@ -79,9 +68,6 @@ pub(crate) trait Rewrite: Sync {
         None
     }
 
-    /// Adds what an engine's error of this `status` may lead to.
-    fn on_error(&self, _view: RequestView<'_>, _status: u16, _terms: &mut ResponseTerms<'_>) {}
-
     /// Changes the head of a response, and returns the change of its payload.
     ///
     /// # Errors
@@ -93,13 +79,6 @@ pub(crate) trait Rewrite: Sync {
         _head: &mut ResponseHead,
     ) -> pingora::Result<Option<ResponseChange>> {
         Ok(None)
-    }
-
-    /// Makes the monitor of a response watch for what [`Self::learn_end`] reads.
-    fn watch(&self, _monitor: &mut ResponseMonitor) {}
-
-    /// Learns from a response that has been read to its end.
-    fn learn_end(&self, _request: &ScannedRequest, _serving: &Serving, _monitor: &ResponseMonitor) {
     }
 }
 
@@ -118,14 +97,12 @@ macro_rules! rewrites {
 }
 
 rewrites![
-    ContextShifts,
     // These respond in place of backends that would need a conversion.
     ResidencyChanges,
     TokenCounts,
     Conversions,
     // A converted request has its usage in the response.
     UsageFilters,
-    UnsupportedParts,
 ];
 
 impl RewriteKinds {
@@ -135,20 +112,13 @@ impl RewriteKinds {
     }
 }
 
-/// The kinds that a request is of, at whatever backend; keeps in the request what their steps need.
+/// The kinds that a request is of, at whatever backend.
 // The conditions of all kinds stand here, so that the way of a plain request ends in this file.
-pub(crate) fn kinds_of(flow: &Flow<'_>, request: &mut ScannedRequest) -> RewriteKinds {
-    // A call of an ensemble is sent as it is, or fails.
-    if flow.client.takes_response() {
-        request.shift = shift_of(flow, &request.profile);
-    }
-    let profile = &request.profile;
+pub(crate) fn kinds_of(flow: &Flow<'_>, profile: &RequestProfile) -> RewriteKinds {
     RewriteKinds::default()
-        .with(Kind::ContextShifts, request.shift.is_some())
         .with(Kind::ResidencyChanges, profile.residency_change.is_some())
         .with(Kind::TokenCounts, profile.operation == Operation::CountTokens)
         .with(Kind::UsageFilters, adds_usage(flow, profile))
-        .with(Kind::UnsupportedParts, !removable(request.view(flow.ctx)).is_empty())
 }
 
 /// The kinds that a request is of at one backend.
@@ -160,7 +130,7 @@ pub(crate) fn kinds_at(request: &ScannedRequest, serving: &Serving) -> RewriteKi
 }
 
 /// The rules for shortening a request, if it may be shortened.
-fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ShiftState>> {
+pub(crate) fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ShiftState>> {
     let (ctx, headers) = (&*flow.ctx, &flow.client.head().headers);
     let config = &ctx.generation.config;
     let terms = ShiftTerms {
@@ -189,18 +159,6 @@ fn adds_usage(flow: &Flow<'_>, profile: &RequestProfile) -> bool {
         && flow.client.takes_response()
 }
 
-/// The capabilities that may be removed from the request.
-fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabilities {
-    let operation = request.profile.operation;
-    if operation != Operation::OllamaGenerate && operation.row().messages_member().is_none() {
-        return Capabilities::NONE;
-    }
-    let allowed = ctx.generation.config.routing.retry_without;
-    let needs = request.profile.needs;
-    let kept = needs.without(allowed);
-    needs.without(kept)
-}
-
 /// The kinds of a request, in order.
 #[inline]
 pub(crate) fn rewrites(kinds: RewriteKinds) -> impl Iterator<Item = &'static dyn Rewrite> {
@@ -227,6 +185,6 @@ mod tests {
             .with(Kind::ResidencyChanges, true)
             .with(Kind::TokenCounts, false)
             .with(Kind::Conversions, true);
-        assert_eq!((some.0, rewrites(some).count()), (0b1010, 2));
+        assert_eq!((some.0, rewrites(some).count()), (0b101, 2));
     }
 }

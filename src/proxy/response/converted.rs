@@ -11,7 +11,7 @@ use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::request::ScannedRequest;
-use crate::proxy::response::{RelayProgress, Reply, expect_end, finish_head, monitor_of};
+use crate::proxy::response::{RelayProgress, Reply, expect_end, finish_head};
 use crate::proxy::rewrite::conversions::{converter, describe};
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::relay::ResponseSink;
@@ -33,7 +33,7 @@ pub(super) async fn relay_whole(
         Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return flow.ctx.client_gone(),
         Err(error) => return fail(flow, OwnError::from_unread(error)).await,
     };
-    let mut monitor = monitor_of(request, attempt, None);
+    let mut monitor = request.monitor(attempt.sent_operation(request), None);
     expect_end(&head, &mut monitor);
     monitor.observe(&body, true);
     flow.ctx.record.response.usage = monitor.usage();

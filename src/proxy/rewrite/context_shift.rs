@@ -7,14 +7,11 @@ use std::mem;
 use std::sync::Arc;
 
 use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
-use penstock_core::routing::{ContextShift, RouteError, RoutingDecision, scale_of};
+use penstock_core::routing::{RouteError, RoutingDecision, scale_of};
 use penstock_dialect::Conversation;
 
-use super::Rewrite;
-use crate::proxy::request::{RequestEdit, RequestView, ScannedRequest};
+use crate::proxy::request::{RequestEdit, RequestView};
 use crate::proxy::shift_state::{ShiftState, TooLong};
-use crate::upstream::disposition::ResponseTerms;
-use crate::upstream::response_monitor::ResponseMonitor;
 use crate::wire::long_work::beside_the_loop;
 
 /// The maximum number of refusals of a shortened conversation: the second one is final.
@@ -22,37 +19,9 @@ const MAX_REFUSALS: u32 = 2;
 /// The maximum number of times a conversation is shortened, for backends of ever shorter contexts.
 const MAX_SHIFTS: u32 = 8;
 
-/// Conversations that may be shortened.
-pub(crate) struct ContextShifts;
-
-impl Rewrite for ContextShifts {
-    fn before(&self, edit: &mut RequestEdit<'_>) {
-        edit.pass_over_small();
-    }
-
-    fn unroutable(&self, edit: &mut RequestEdit<'_>, error: &RouteError) -> bool {
-        edit.shorten_for(error)
-    }
-
-    fn on_error(&self, view: RequestView<'_>, status: u16, terms: &mut ResponseTerms<'_>) {
-        let shift = view.request.shift.as_ref();
-        terms.may_shorten = shift.is_some_and(|shift| shift.reads(status));
-    }
-
-    fn watch(&self, monitor: &mut ResponseMonitor) {
-        monitor.watch_length();
-    }
-
-    fn learn_end(&self, request: &ScannedRequest, serving: &Serving, monitor: &ResponseMonitor) {
-        if let Some(usage) = monitor.usage().filter(|_| request.shift.is_some()) {
-            ContextShift::learn_end(&request.profile, serving, usage, monitor.is_ended_by_length());
-        }
-    }
-}
-
 impl RequestEdit<'_> {
     /// Passes over the backends whose context is known to be too short for the request.
-    fn pass_over_small(&mut self) {
+    pub(crate) fn pass_over_small(&mut self) {
         let request = &mut *self.request;
         let Some(mut shift) = request.shift.take() else { return };
         if !shift.gave_up {
@@ -108,7 +77,7 @@ impl RequestEdit<'_> {
 
     /// Shortens the request for the backend with the most room, when no decision was possible.
     /// Returns whether another decision may follow.
-    fn shorten_for(&mut self, error: &RouteError) -> bool {
+    pub(crate) fn shorten_for(&mut self, error: &RouteError) -> bool {
         let is_refused = self.request.shift.as_ref().is_some_and(|shift| shift.last.is_some());
         let may_have_room = matches!(
             error,

@@ -2,22 +2,21 @@
 //! them, if `routing.retry_without` allows that. The request is then sent once more; another
 //! refusal goes to the client.
 
-use penstock_api::Capabilities;
+use penstock_api::{Capabilities, Operation};
 use penstock_dialect::without;
 
-use super::{Rewrite, removable};
 use crate::proxy::request::{RequestEdit, RequestView};
-use crate::upstream::disposition::ResponseTerms;
 
-/// Requests with parts that may be removed.
-pub(crate) struct UnsupportedParts;
-
-impl Rewrite for UnsupportedParts {
-    fn on_error(&self, view: RequestView<'_>, status: u16, terms: &mut ResponseTerms<'_>) {
-        if matches!(status, 400 | 422 | 500 | 501) {
-            terms.may_drop = removable(view);
-        }
+/// The capabilities that may be removed from the request.
+pub(crate) fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabilities {
+    let operation = request.profile.operation;
+    if operation != Operation::OllamaGenerate && operation.row().messages_member().is_none() {
+        return Capabilities::NONE;
     }
+    let allowed = ctx.generation.config.routing.retry_without;
+    let needs = request.profile.needs;
+    let kept = needs.without(allowed);
+    needs.without(kept)
 }
 
 impl RequestEdit<'_> {
