@@ -12,7 +12,7 @@
 //! outcome to the backend's health, circuit breaker and latency.
 //!
 //! A plain request passes only those, and the fields that every response carries (`own_response`).
-//! What few requests need at a backend is a list that a plain one finds empty (`rewrite`). A client
+//! What few requests need is in `rewrite`, behind a condition on the way of a plain one. A client
 //! with limits passes `rate_limits`, a request waits in `queue` while all backends are full, and
 //! one that fails ends in `own_response`, with its status from `failure`.
 

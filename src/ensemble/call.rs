@@ -21,7 +21,6 @@ use crate::proxy::queue::{Unadmitted, has_others_waiting};
 use crate::proxy::rate_limits::settle_rate;
 use crate::proxy::request::{Decided, Named, ScannedRequest};
 use crate::proxy::retry::{decide_in_turn, may_retry, route_error};
-use crate::proxy::rewrite::kinds_of;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 use penstock_core::routing::{RequestFacts, RequestRecord};
 
@@ -99,8 +98,7 @@ impl Call {
             ..RequestContext::new(Arc::clone(&ctx.generation), counted)
         };
         let request = admit(&mut flow.of_call(&mut own), named, body).await?;
-        let mut request = ScannedRequest { deadline: Some(deadline), ..request };
-        request.kinds = kinds_of(&flow.of_call(&mut own), &request.profile);
+        let request = ScannedRequest { deadline: Some(deadline), ..request };
         Ok(Self { call, ctx: own, request, has_met_limit: false })
     }
 

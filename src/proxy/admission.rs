@@ -1,15 +1,18 @@
 //! The admission of a request whose model is known: the rights of its key, its objectives, its
-//! policies, the holder of what it continues, and the money that it may cost.
+//! policies, the holder of what it continues, the money that it may cost, and the changes that it
+//! allows.
 
 use std::sync::Arc;
 
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
-use penstock_api::{ErrorCode, is_control_field};
+use penstock_api::{ErrorCode, Operation, is_control_field};
+use penstock_config::RequestUsage;
 use penstock_core::routing::{
-    ModelAsked, PolicyScope, SessionIds, SessionNames, SplitPoint, read_objectives,
+    ModelAsked, PolicyScope, SessionIds, SessionNames, ShiftTerms, SplitPoint, forbids_shift,
+    read_objectives,
 };
-use penstock_scan::ResidencyChange;
+use penstock_scan::{RequestProfile, ResidencyChange};
 
 use crate::auth::KeyOwner;
 use crate::downstream::body::HeldBody;
@@ -19,6 +22,7 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::policies;
 use crate::proxy::request::{Named, ScannedRequest, fields_of, scan_error};
+use crate::proxy::shift_state::ShiftState;
 
 /// Records a request and its model, and reserves what it may cost.
 ///
@@ -33,6 +37,11 @@ pub(crate) async fn admit(
     if !flow.proxy.budgets.is_empty() {
         // Boxed: without budgets no request should carry room for it.
         Box::pin(budgets::reserve(flow, &mut request)).await?;
+    }
+    // A call of an ensemble is sent as it is, or fails.
+    if flow.client.takes_response() {
+        request.shift = shift_of(flow, &request.profile);
+        request.adds_usage = adds_usage(flow.ctx, &request.profile);
     }
     Ok(request)
 }
@@ -115,4 +124,32 @@ fn session_of(ctx: &RequestContext, headers: &HeaderMap, body: &[u8]) -> Option<
         body,
         key: ctx.client_id(),
     })
+}
+
+/// The rules for shortening a request, if it may be shortened.
+fn shift_of(flow: &Flow<'_>, profile: &RequestProfile) -> Option<Box<ShiftState>> {
+    let (ctx, headers) = (&*flow.ctx, &flow.client.head().headers);
+    let config = &ctx.generation.config;
+    let terms = ShiftTerms {
+        operation: profile.operation,
+        model: ctx.record.routing.model.as_deref().and_then(|name| config.models.get(name)),
+        of_client: ctx.identity.as_ref().and_then(|client| client.context_shift),
+        context: profile.context_length,
+    };
+    let known = terms.shift()?;
+    let headers = headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+    let may_shift = !forbids_shift(headers);
+    may_shift.then(|| Box::new(ShiftState { known, ..ShiftState::default() }))
+}
+
+/// Returns whether a stream is to end with usage, although its client did not request that.
+fn adds_usage(ctx: &RequestContext, profile: &RequestProfile) -> bool {
+    let ledger = &ctx.generation.config.ledger;
+    // A limit of tokens should count those that the engine counts.
+    let may_add = ledger.request_usage != RequestUsage::Never;
+    profile.streaming
+        && profile.usage_edit.is_some()
+        && matches!(profile.operation, Operation::Chat | Operation::Completions)
+        && (ledger.requests_usage()
+            || (may_add && ctx.rate.as_ref().is_some_and(|rate| rate.counts_tokens())))
 }

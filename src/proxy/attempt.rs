@@ -18,7 +18,7 @@ use crate::proxy::conversion::NotConverted;
 use crate::proxy::failure::{OwnError, code_of, outcome_of, unreadable_outcome};
 use crate::proxy::flow::{RequestContext, Served};
 use crate::proxy::own_response::OwnResponse;
-use crate::proxy::request::{Reserved, RewriteKinds, ScannedRequest};
+use crate::proxy::request::{Reserved, ScannedRequest};
 use crate::proxy::shift_state::TooLong;
 use crate::seeds::Seeds;
 use crate::upstream::disposition::{Contexts, ResponseTerms, SentKey};
@@ -37,8 +37,6 @@ pub(crate) struct Attempt<'a> {
     pub(crate) number: u32,
     /// The request's trace, and the attempt's own span in it.
     pub(crate) trace: Option<(TraceContext, u64)>,
-    /// The kinds that the request is of at this backend.
-    pub(crate) kinds: RewriteKinds,
     /// The request's operation and the one it was converted to, if the backend does not serve the
     /// first.
     pub(crate) conversion: Option<(Operation, Operation)>,
@@ -65,7 +63,6 @@ impl<'a> Attempt<'a> {
             number: ctx.record.routing.attempts,
             // A span id of zero is invalid (W3C Trace Context).
             trace: ctx.trace.map(|trace| (trace, seeds.next().max(1))),
-            kinds: RewriteKinds::default(),
             conversion: None,
         })
     }

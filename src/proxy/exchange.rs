@@ -17,7 +17,6 @@ use crate::proxy::attempt::{Attempt, Permit};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::response::Reply;
-use crate::proxy::rewrite::rewrites;
 use crate::upstream::beginning::Beginning;
 use crate::upstream::connection::Connection;
 use crate::upstream::deadline::Deadline;
@@ -29,7 +28,7 @@ use crate::upstream::query_model::with_query_model;
 use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestBytes};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
-use crate::upstream::splice::{BodyParts, splice, total_len, whole, wire_name};
+use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
 
 /// The minimum idle time of a connection before it is reused, if the engine may close it silently
 /// after a response.
@@ -145,7 +144,7 @@ async fn send(
         true => *name == *request.model,
         false => !request.inserts_model,
     };
-    let body = body_for(request, attempt, (!keeps_name).then_some(&*wire_name));
+    let body = body_for(request, (!keeps_name).then_some(&*wire_name));
     let client = flow.client.head();
     let converted = attempt.converted_to();
     let target = match converted.and_then(|operation| operation.row().path()) {
@@ -170,18 +169,15 @@ async fn send(
     exchange.request(bytes.parts()).await
 }
 
-/// The body as this backend gets it. `name`: the model's name in its written form, if it replaces
+/// The body as the backend gets it. `name`: the model's name in its written form, if it replaces
 /// the client's.
-fn body_for<'a>(
-    request: &'a ScannedRequest,
-    attempt: &Attempt<'_>,
-    name: Option<&'a str>,
-) -> BodyParts<'a> {
-    let rewritten = rewrites(attempt.kinds).find_map(|rewrite| rewrite.body(request, name));
-    rewritten.unwrap_or_else(|| match name {
-        None => whole(request.body()),
-        Some(name) => splice(request.body(), &request.profile, name),
-    })
+fn body_for<'a>(request: &'a ScannedRequest, name: Option<&'a str>) -> BodyParts<'a> {
+    match (&request.conversion, name) {
+        (Some(conversion), _) => whole(conversion.body()),
+        (None, _) if request.adds_usage => splice_usage(request.body(), &request.profile, name),
+        (None, Some(name)) => splice(request.body(), &request.profile, name),
+        (None, None) => whole(request.body()),
+    }
 }
 
 /// The form of the backend's key. `converted`: the operation that the request was converted to.

@@ -20,8 +20,8 @@ use crate::proxy::moves::Movable;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestEdit, RequestView, ScannedRequest};
 use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
+use crate::proxy::rewrite::adapt;
 use crate::proxy::rewrite::unsupported::removable;
-use crate::proxy::rewrite::{kinds_at, rewrites};
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::disposition::{Disposition, MAX_HELD, SeenResponse};
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, Refusal};
@@ -75,7 +75,6 @@ pub(crate) async fn make_attempt(
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
         return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
     };
-    attempt.kinds = kinds_at(request, attempt.serving);
     let is_gathered = matches!(to, Recipient::Ensemble);
     let ended = run(flow, to, request, &mut attempt, &mut permit).await;
     let end = ended.unwrap_or_else(AttemptEnd::Failed);
@@ -96,9 +95,14 @@ async fn run(
     attempt: &mut Attempt<'_>,
     permit: &mut Permit,
 ) -> Result<AttemptEnd, Failure> {
-    for rewrite in rewrites(attempt.kinds) {
-        if let Some(end) = rewrite.prepare(flow, request, attempt) {
-            return Ok(end.await);
+    match attempt.serving.conversion(request.profile.operation) {
+        // There may be one from an attempt at another backend.
+        None => request.conversion = None,
+        // Boxed: no other request should carry room for it.
+        Some(target) => {
+            if let Some(end) = Box::pin(adapt(flow, request, attempt, target)).await {
+                return Ok(end);
+            }
         }
     }
     let attempt = &*attempt;

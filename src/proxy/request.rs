@@ -36,11 +36,6 @@ const OF_ENCODED: [HeaderName; 4] = [
     HeaderName::from_static("content-md5"),
 ];
 
-/// The kinds of a request that need more than a plain one: a set of positions in the table of
-/// `rewrite`.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct RewriteKinds(pub(crate) u8);
-
 /// A request that has been read and scanned.
 pub(crate) struct ScannedRequest {
     pub(crate) profile: RequestProfile,
@@ -77,8 +72,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) upgrade: Option<HeaderValue>,
     /// The context shift, if the request may be shortened.
     pub(crate) shift: Option<Box<ShiftState>>,
-    /// The kinds of request that need more than a plain one, of which this is one.
-    pub(crate) kinds: RewriteKinds,
+    /// True if its stream is to end with usage, although its client did not request that.
+    pub(crate) adds_usage: bool,
     /// The time by which the request must end, whatever the timeouts allow.
     pub(crate) deadline: Option<Timestamp>,
     pub(crate) objectives: Objectives,
@@ -123,7 +118,7 @@ impl ScannedRequest {
             conversion: None,
             upgrade: None,
             shift: None,
-            kinds: RewriteKinds::default(),
+            adds_usage: false,
             deadline: None,
             objectives: Objectives::default(),
             policy: PolicyScope::default(),

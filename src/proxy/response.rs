@@ -19,7 +19,7 @@ use crate::proxy::own_response::{
 };
 use crate::proxy::rate_limits::{Streamed, settle_rate_of};
 use crate::proxy::request::{RequestView, ScannedRequest};
-use crate::proxy::rewrite::{ResponseChange, rewrites};
+use crate::proxy::rewrite::{ResponseChange, change_of};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
 use crate::upstream::relay::ResponseSink;
@@ -60,7 +60,9 @@ pub(crate) async fn relay(
     let is_stream = reply.head.stream.is_some();
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
-    let mut transform = match change_of(flow, request, &mut reply)? {
+    let is_changed = request.conversion.is_some() || request.adds_usage;
+    let change = if is_changed { change_of(flow, request, &mut reply.head)? } else { None };
+    let mut transform = match change {
         None => None,
         Some(ResponseChange::Payload(transform)) => Some(transform),
         Some(ResponseChange::Whole(way_back)) => {
@@ -112,21 +114,6 @@ pub(crate) async fn relay(
             break_off(flow, held, code, &monitor, transform).await
         }
     }
-}
-
-/// The change of a response on its way to the client, if there is one.
-fn change_of(
-    flow: &Flow<'_>,
-    request: &mut ScannedRequest,
-    reply: &mut Reply<'_>,
-) -> pingora::Result<Option<ResponseChange>> {
-    for rewrite in rewrites(reply.attempt.kinds) {
-        let change = rewrite.response(flow, request, &mut reply.head)?;
-        if change.is_some() {
-            return Ok(change);
-        }
-    }
-    Ok(None)
 }
 
 /// Expects that a success ends as its kind does. An error may end as it likes.

@@ -27,7 +27,6 @@ use crate::proxy::queue::{
 };
 use crate::proxy::request::{Decided, RequestEdit, ScannedRequest};
 use crate::proxy::retry::last_response::{send_failure, send_own, send_refusal, send_unadmitted};
-use crate::proxy::rewrite::{kinds_of, shift_of};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
@@ -52,8 +51,6 @@ struct Past {
 /// Finds a backend for the request and relays its response, or responds with the reason that there
 /// is none.
 pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>) -> Served {
-    request.kinds = kinds_of(flow, &request.profile);
-    request.shift = shift_of(flow, &request.profile);
     // Once per request, whatever its number of attempts: the budget is a share of the requests.
     flow.proxy.retries.earn(&flow.ctx.generation.config.routing.retry_budget);
     let mut past = Past::default();

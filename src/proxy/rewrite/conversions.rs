@@ -4,71 +4,25 @@
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
+use penstock_api::Operation;
 use penstock_clock::{now, unix_seconds};
 use penstock_dialect::{ReplyContext, ResponseLimits};
 
-use super::{Boxed, ResponseChange, Rewrite};
 use crate::downstream::body::BodyClaim;
-use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
+use crate::proxy::attempt::Attempt;
 use crate::proxy::conversion::{Conversion, Converter, NotConverted, Terms, WayBack};
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::upstream::response_head::{Framing, ResponseHead};
-use crate::upstream::splice::{BodyParts, whole};
 
-/// Requests that the attempt's backend gets as another operation.
-pub(crate) struct Conversions;
-
-impl Rewrite for Conversions {
-    fn prepare<'a>(
-        &self,
-        flow: &'a mut Flow<'_>,
-        request: &'a mut ScannedRequest,
-        attempt: &'a mut Attempt<'_>,
-    ) -> Option<Boxed<'a, AttemptEnd>> {
-        let reason = convert(flow, request, attempt).err()?;
-        let end = AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason));
-        Some(Box::pin(std::future::ready(end)))
-    }
-
-    fn body<'a>(
-        &self,
-        request: &'a ScannedRequest,
-        _name: Option<&'a str>,
-    ) -> Option<BodyParts<'a>> {
-        request.conversion.as_ref().map(|conversion| whole(conversion.body()))
-    }
-
-    fn response(
-        &self,
-        flow: &Flow<'_>,
-        request: &mut ScannedRequest,
-        head: &mut ResponseHead,
-    ) -> pingora::Result<Option<ResponseChange>> {
-        let Some(conversion) = request.conversion.take() else { return Ok(None) };
-        let is_whole = head.stream.is_none() && !flow.ctx.record.queue.is_kept_alive;
-        let way_back = conversion.into_way_back().for_response(is_whole);
-        if !way_back.is_stream() {
-            return Ok(Some(ResponseChange::Whole(way_back)));
-        }
-        let claim = flow.proxy.claim_response();
-        let converter = converter(way_back, request.view(flow.ctx)).with_claim(claim);
-        describe(head, converter.content_type())?;
-        Ok(Some(ResponseChange::Payload(Box::new(converter))))
-    }
-}
-
-/// Converts the request if the attempt's backend does not serve its operation.
-fn convert(
+/// Converts the request to the operation `target`, which the attempt's backend serves.
+pub(super) fn convert(
     flow: &Flow<'_>,
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
+    target: Operation,
 ) -> Result<(), NotConverted> {
     let from = request.profile.operation;
-    let Some(target) = attempt.serving.conversion(from) else {
-        request.conversion = None;
-        return Ok(());
-    };
     let model = attempt.upstream_name(request).unwrap_or(&request.model).into();
     let num_ctx = attempt.serving.num_ctx.map(|length| length.0);
     let terms = Terms { target, engine: attempt.engine(), model, num_ctx };
@@ -85,6 +39,19 @@ fn convert(
     attempt.conversion = Some((from, conversion.operation()));
     request.conversion = Some(conversion);
     Ok(())
+}
+
+/// The converter of a stream, whose `head` describes what the client gets.
+pub(super) fn stream_converter(
+    flow: &Flow<'_>,
+    request: &ScannedRequest,
+    head: &mut ResponseHead,
+    way_back: WayBack,
+) -> pingora::Result<Converter> {
+    let claim = flow.proxy.claim_response();
+    let converter = converter(way_back, request.view(flow.ctx)).with_claim(claim);
+    describe(head, converter.content_type())?;
+    Ok(converter)
 }
 
 /// The converter of the response to a request.

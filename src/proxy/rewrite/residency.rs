@@ -11,32 +11,14 @@ use penstock_clock::unix_seconds;
 use penstock_scan::ResidencyChange;
 use serde_json::{Value, json};
 
-use super::{Boxed, Rewrite};
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::backend_call::{Refused, own_json, post};
 use crate::proxy::flow::Flow;
 use crate::proxy::request::ScannedRequest;
 use crate::upstream::failure::Failure;
 
-/// Requests that load or unload a model.
-pub(crate) struct ResidencyChanges;
-
-impl Rewrite for ResidencyChanges {
-    fn prepare<'a>(
-        &self,
-        flow: &'a mut Flow<'_>,
-        request: &'a mut ScannedRequest,
-        attempt: &'a mut Attempt<'_>,
-    ) -> Option<Boxed<'a, AttemptEnd>> {
-        let change = request.profile.residency_change?;
-        // A backend of Ollama's API changes the model itself.
-        attempt.serving.conversion(request.profile.operation)?;
-        Some(Box::pin(respond(flow, request, attempt, change)))
-    }
-}
-
 /// Responds as Ollama does when it has loaded or unloaded the model.
-async fn respond(
+pub(super) async fn respond(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
@@ -75,10 +57,8 @@ async fn switch(
     };
     let model = attempt.upstream_name(request).unwrap_or(&request.model);
     let body = Bytes::from(json!({ "model": model }).to_string());
-    // Boxed: every request would carry room for it along.
-    let mut posting = Box::pin(post(flow, attempt, path, body));
     let posted = tokio::select! {
-        posted = &mut posting => posted,
+        posted = post(flow, attempt, path, body) => posted,
         () = poll_fn(|cx| attempt.client.poll_gone(cx)) => return Err(None),
     };
     // Even after a refusal: the list that led here may be outdated.

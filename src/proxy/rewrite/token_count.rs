@@ -9,7 +9,6 @@ use penstock_api::{ErrorCode, Operation};
 use penstock_dialect::{ErrorMeaning, RequestTerms, convert_request};
 use serde_json::{Value, json};
 
-use super::{Boxed, Rewrite};
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
 use crate::proxy::backend_call::{CallFailure, EngineResponse, call, own_json};
 use crate::proxy::conversion::{NotConverted, convert_held};
@@ -21,23 +20,8 @@ use crate::upstream::disposition::{Disposition, ResponseTerms, SeenResponse};
 use crate::upstream::failure::{Failure, HeldResponse};
 use crate::upstream::response_head::Framing;
 
-/// Requests for a count of tokens.
-pub(crate) struct TokenCounts;
-
-impl Rewrite for TokenCounts {
-    fn prepare<'a>(
-        &self,
-        flow: &'a mut Flow<'_>,
-        request: &'a mut ScannedRequest,
-        attempt: &'a mut Attempt<'_>,
-    ) -> Option<Boxed<'a, AttemptEnd>> {
-        let counter = attempt.serving.conversion(request.profile.operation)?;
-        Some(Box::pin(respond(flow, request, attempt, counter)))
-    }
-}
-
 /// Counts by `counter`, and responds with the count.
-async fn respond(
+pub(super) async fn respond(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     attempt: &mut Attempt<'_>,
@@ -55,20 +39,18 @@ async fn respond(
     let attempt = &*attempt;
     let model = attempt.upstream_name(request).unwrap_or(&request.model);
     let engine = Counting { flow, attempt, model };
-    // Boxed: every request would carry room for it along.
-    let mut counting = Box::pin(async {
+    let counting = async {
         match counter {
             Operation::Tokenize => engine.count_messages(chat).await,
             _ => engine.count_template(chat).await,
         }
-    });
+    };
     let counted = tokio::select! {
-        counted = &mut counting => counted,
+        counted = counting => counted,
         () = poll_fn(|cx| attempt.client.poll_gone(cx)) => {
             return AttemptEnd::Failed(Failure::ClientGone);
         }
     };
-    drop(counting);
     match counted {
         Ok(tokens) => {
             flow.ctx.record_backend(attempt.serving, attempt.backend);

@@ -4,54 +4,20 @@
 use std::sync::LazyLock;
 
 use bytes::{Bytes, BytesMut};
-use http::header;
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
 use penstock_api::units::Timestamp;
 use penstock_api::{ErrorCode, Operation, StreamFraming, error_event};
 use penstock_scan::find_usage;
 
-use super::{ResponseChange, Rewrite};
-use crate::proxy::flow::Flow;
-use crate::proxy::request::ScannedRequest;
 use crate::upstream::relay::Transform;
-use crate::upstream::response_head::ResponseHead;
-use crate::upstream::splice::{BodyParts, splice_usage};
 
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"choices\""));
 
 /// The longest event that is examined; the usage event is much shorter.
 const MAX_EVENT: usize = 16 << 10;
 
-/// Requests whose stream is to end with usage, although their client did not request that.
-pub(crate) struct UsageFilters;
-
-impl Rewrite for UsageFilters {
-    fn body<'a>(
-        &self,
-        request: &'a ScannedRequest,
-        name: Option<&'a str>,
-    ) -> Option<BodyParts<'a>> {
-        Some(splice_usage(request.body(), &request.profile, name))
-    }
-
-    fn response(
-        &self,
-        _flow: &Flow<'_>,
-        request: &mut ScannedRequest,
-        head: &mut ResponseHead,
-    ) -> pingora::Result<Option<ResponseChange>> {
-        if head.stream != Some(StreamFraming::Events) {
-            return Ok(None);
-        }
-        // The length may count the event that is taken out.
-        head.header.remove_header(&header::CONTENT_LENGTH);
-        let filter = UsageFilter::new(request.profile.operation);
-        Ok(Some(ResponseChange::Payload(Box::new(filter))))
-    }
-}
-
-struct UsageFilter {
+pub(super) struct UsageFilter {
     operation: Operation,
     /// The start of an event whose end has not arrived yet.
     held: BytesMut,
@@ -60,7 +26,7 @@ struct UsageFilter {
 }
 
 impl UsageFilter {
-    fn new(operation: Operation) -> Self {
+    pub(super) fn new(operation: Operation) -> Self {
         Self { operation, held: BytesMut::new(), in_long_event: false }
     }
 
