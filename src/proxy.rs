@@ -18,6 +18,7 @@
 
 pub(crate) mod admission;
 pub(crate) mod allowed_models;
+pub(crate) mod ambiguous_fields;
 pub(crate) mod attempt;
 pub(crate) mod backend_call;
 pub(crate) mod budgets;
@@ -43,7 +44,6 @@ pub(crate) mod rewrite;
 pub(crate) mod shift_state;
 pub(crate) mod similar_model;
 pub(crate) mod takeover;
-pub(crate) mod twins;
 pub(crate) mod usage_api;
 
 pub use ensemble_slots::EnsembleFigures;
@@ -150,8 +150,8 @@ impl Proxy {
     /// # Errors
     /// [`TlsError`] when a listener's certificate cannot be used.
     pub fn new(generation: Arc<Generation>, parts: ProxyParts) -> Result<Self, TlsError> {
-        let ProxyParts { observers, shared, key_store, budgets, shared_budgets, .. } = parts;
-        let (usage, stopping, seed) = (parts.usage, parts.stopping, parts.seed);
+        let ProxyParts { observers, shared, budgets, shared_budgets, .. } = parts;
+        let ProxyParts { key_store, usage, stopping, seed, .. } = parts;
         let config = &generation.config;
         budgets.adopt(config);
         let waiting = Arc::default();

@@ -15,13 +15,13 @@ use crate::direct::{DirectTerms, attempt_directly, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::ollama::model_page::{Described, Lists};
 use crate::proxy::allowed_models;
+use crate::proxy::ambiguous_fields;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::policies;
 use crate::proxy::request::ScannedRequest;
-use crate::proxy::twins;
 use crate::upstream::failure::Failure;
 
 pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
@@ -90,10 +90,10 @@ struct Requested {
 
 impl Requested {
     fn read(ctx: &RequestContext, fleet: &Topology, body: &[u8]) -> Result<Self, OwnError> {
-        let body = twins::read_json(body)?;
-        let name = twins::model_of(&body)?.filter(|name| !name.is_empty()).ok_or_else(|| {
-            OwnError::new(ErrorCode::MissingModel, "'model' is missing").about(Some("model"))
-        })?;
+        let body = ambiguous_fields::read_json(body)?;
+        let name = ambiguous_fields::model_of(&body)?.filter(|name| !name.is_empty()).ok_or_else(
+            || OwnError::new(ErrorCode::MissingModel, "'model' is missing").about(Some("model")),
+        )?;
         if !allowed_models::may_request(ctx, fleet, name) {
             let message = format!("This key may not use model '{name}'");
             return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));

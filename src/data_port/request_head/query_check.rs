@@ -4,8 +4,8 @@ use penstock_api::OllamaRoute;
 use penstock_core::routing::Way;
 
 use crate::data_port::target::Target;
+use crate::proxy::ambiguous_fields::{ambiguous, deciding};
 use crate::proxy::failure::OwnError;
-use crate::proxy::twins::{ambiguous, deciding};
 
 /// Checks the query of a request. If the body decides, the query may have no deciding field. If the
 /// query names the model, it does so once, in its plain spelling.

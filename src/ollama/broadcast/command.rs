@@ -6,9 +6,9 @@ use penstock_core::fleet::{Backend, Topology};
 use serde_json::Value;
 
 use crate::proxy::allowed_models;
+use crate::proxy::ambiguous_fields;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
-use crate::proxy::twins;
 
 pub(crate) struct Command {
     pub(crate) kind: ModelCommand,
@@ -30,8 +30,8 @@ impl Command {
         kind: ModelCommand,
         original: Bytes,
     ) -> Result<Self, OwnError> {
-        let body = twins::read_json(&original)?;
-        twins::model_of(&body)?;
+        let body = ambiguous_fields::read_json(&original)?;
+        ambiguous_fields::model_of(&body)?;
         let has_progress =
             matches!(kind, ModelCommand::Pull | ModelCommand::Push | ModelCommand::Create);
         let is_streaming =
