@@ -216,10 +216,14 @@ impl AttemptResult {
         }
     }
 
+    /// The same for an attempt whose response does not go to the client.
+    fn unserved(self, outcome: Outcome, code: Option<ErrorCode>) -> Self {
+        Self { outcome, code, is_relayed: false, ..self }
+    }
+
     /// The result of an attempt that has ended. `jitter` in 0..1 lengthens a cooldown.
     pub(crate) fn of(end: &AttemptEnd, ctx: &RequestContext, jitter: f64) -> Self {
         let by_status = Self::by_status(ctx.record.response.status, ctx);
-        let unserved = |outcome, code| Self { outcome, code, is_relayed: false, ..by_status };
         match end {
             AttemptEnd::Relayed(_) => {
                 let outcome = ctx.record.response.outcome.unwrap_or(by_status.outcome);
@@ -237,21 +241,25 @@ impl AttemptResult {
             AttemptEnd::Failed(failure) => {
                 let config = &ctx.generation.config.routing.cooldown;
                 let cooldown = cooldown_time(config, failure.requested_wait(), jitter);
-                let ended = unserved(outcome_of(failure, cooldown), code_of(failure));
+                let ended = by_status.unserved(outcome_of(failure, cooldown), code_of(failure));
                 let refusal = failure.refusal();
                 let is_not_found = refusal == Some(Refusal::ModelMissing);
                 Self { is_not_found, refusal, ..ended }
             }
             AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
                 // The backend was sent nothing, so that it has done nothing wrong.
-                unserved(Outcome::Client, Some(reason.to_error().code))
+                by_status.unserved(Outcome::Client, Some(reason.to_error().code))
             }
             AttemptEnd::Elsewhere(Elsewhere::TooLong(_)) => {
-                unserved(Outcome::Client, Some(ErrorCode::ContextLengthExceeded))
+                by_status.unserved(Outcome::Client, Some(ErrorCode::ContextLengthExceeded))
             }
             AttemptEnd::Elsewhere(Elsewhere::Missing) => Self::by_status(404, ctx),
-            AttemptEnd::Changed => unserved(Outcome::Client, Some(ErrorCode::CapabilityMismatch)),
-            AttemptEnd::Moved(_) => Self { is_moved: true, ..unserved(Outcome::Cancel, None) },
+            AttemptEnd::Changed => {
+                by_status.unserved(Outcome::Client, Some(ErrorCode::CapabilityMismatch))
+            }
+            AttemptEnd::Moved(_) => {
+                Self { is_moved: true, ..by_status.unserved(Outcome::Cancel, None) }
+            }
         }
     }
 }

@@ -4,9 +4,8 @@
 
 use bytes::Bytes;
 use http::{StatusCode, header};
-use penstock_api::Engine;
 use penstock_api::units::Timestamp;
-use penstock_api::{ErrorCode, Operation};
+use penstock_api::{Engine, ErrorCode, Operation};
 use penstock_dialect::{
     BadResponse, ConvertError, Converted, ReplyContext, ReplyTerms, RequestTerms,
     ResponseConverter, convert_error, convert_request,

@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
-use penstock_api::Engine;
-use penstock_api::{Dialect, ErrorCode, Operation};
+use penstock_api::{Dialect, Engine, ErrorCode, Operation};
 
 use crate::downstream::client::Client;
 use crate::proxy::attempt::{Attempt, Permit};

@@ -20,8 +20,7 @@ use penstock_core::routing::{
 use pingora::http::{RequestHeader, ResponseHeader};
 use pingora_proxy::Session;
 
-use crate::auth::KeyFailure;
-use crate::auth::KeyOwner;
+use crate::auth::{KeyFailure, KeyOwner};
 use crate::downstream::body::BodyLength;
 use crate::downstream::client::Client;
 use crate::downstream::counted::Counted;

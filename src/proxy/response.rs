@@ -8,6 +8,12 @@ mod gathered;
 mod held;
 mod switched;
 
+use penstock_api::units::Timestamp;
+use penstock_api::{ErrorCode, Work};
+use penstock_clock::now;
+use penstock_core::fleet::{Outcome, TokenCounter};
+use penstock_core::routing::ContextShift;
+use penstock_scan::Usage;
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
@@ -22,21 +28,17 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::rewrite::{ResponseChange, change_of};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
-use crate::upstream::relay::ResponseSink;
-use crate::upstream::relay::{HeldHead, Output, RelayEnd, RelayObserver, RelayTerms, Timing};
+use crate::upstream::relay::{
+    HeldHead, Output, RelayEnd, RelayObserver, RelayTerms, ResponseSink, Timing,
+};
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
-pub(crate) use fields::add_edits;
 use fields::{add_decision, add_tier, requested_timing};
+
+pub(crate) use fields::add_edits;
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
-use penstock_api::units::Timestamp;
-use penstock_api::{ErrorCode, Work};
-use penstock_clock::now;
-use penstock_core::fleet::{Outcome, TokenCounter};
-use penstock_core::routing::ContextShift;
-use penstock_scan::Usage;
 pub(super) use switched::switch;
 
 /// A response whose head has been read.

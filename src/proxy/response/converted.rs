@@ -14,8 +14,7 @@ use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::{RelayProgress, Reply, expect_end, finish_head};
 use crate::proxy::rewrite::conversions::{converter, describe};
 use crate::upstream::failure::ExchangeError;
-use crate::upstream::relay::ResponseSink;
-use crate::upstream::relay::{ReadWholeError, RelayObserver, Transform};
+use crate::upstream::relay::{ReadWholeError, RelayObserver, ResponseSink, Transform};
 use crate::upstream::response_head::Framing;
 
 /// Reads a response, converts it and sends it.

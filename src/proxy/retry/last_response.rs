@@ -6,13 +6,13 @@ use std::time::Duration;
 use http::header;
 use penstock_api::Dialect;
 use penstock_clock::now;
-use penstock_core::fleet::Outcome;
-use penstock_core::routing::RouteError;
+use penstock_core::fleet::{Outcome, Topology};
+use penstock_core::routing::{RouteError, RoutingDecision};
 
 use crate::proxy::conversion::NotConverted;
 use crate::proxy::decision::{Undecided, record_rejections, route_input};
 use crate::proxy::failure::{OwnError, held_outcome};
-use crate::proxy::flow::{Flow, Served};
+use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
 use crate::proxy::queue::Unadmitted;
 use crate::proxy::request::ScannedRequest;
@@ -40,11 +40,7 @@ pub(super) async fn send_refusal(
     request: &mut ScannedRequest,
 ) -> Option<Served> {
     let (held, decision) = request.shift.as_mut()?.last.take()?;
-    if let Some(serving) = decision.serving(&request.fleet)
-        && let Some(backend) = request.fleet.backends.get(usize::from(serving.backend))
-    {
-        flow.ctx.record_backend(serving, backend);
-    }
+    record_backend(flow.ctx, &decision, &request.fleet);
     Some(send_held(flow, held, false).await)
 }
 
@@ -139,10 +135,8 @@ async fn send_queue_end(
 /// Responds with the failure of the last attempt: a backend's own refusal if it sent one.
 pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
     let LastAttempt { failure, decision, fleet, is_last } = *last;
-    let serving = decision.serving(&fleet);
-    let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
-    if let (Failure::Held(..), Some(serving), Some(backend)) = (&failure, serving, backend) {
-        flow.ctx.record_backend(serving, backend);
+    if matches!(failure, Failure::Held(..)) {
+        record_backend(flow.ctx, &decision, &fleet);
     }
     match failure {
         // The body has nothing that a client of this API could read.
@@ -166,6 +160,15 @@ pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) ->
         | Failure::TimedOut(_)
         | Failure::BadResponse(_)
         | Failure::ClientGone => send_error(flow, OwnError::from_failure(&failure)).await,
+    }
+}
+
+/// Records the backend of a decision, whose response the client gets.
+fn record_backend(ctx: &mut RequestContext, decision: &RoutingDecision, fleet: &Topology) {
+    if let Some(serving) = decision.serving(fleet)
+        && let Some(backend) = fleet.backends.get(usize::from(serving.backend))
+    {
+        ctx.record_backend(serving, backend);
     }
 }
 
