@@ -18,10 +18,10 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::moves::Movable;
 use crate::proxy::own_response::{send_error, send_held};
-use crate::proxy::request::{Decided, RequestEdit, RequestView, ScannedRequest};
+use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
 use crate::proxy::rewrite::adapt;
-use crate::proxy::rewrite::unsupported::removable;
+use crate::proxy::rewrite::unsupported::{removable, remove_unsupported};
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::disposition::{Disposition, MAX_HELD, SeenResponse};
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, Refusal};
@@ -238,12 +238,10 @@ async fn deliver(
             let too_long = Box::new(TooLong { held, refusal });
             AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long))
         }
-        Disposition::Drop(what) => {
-            match (RequestEdit { ctx: flow.ctx, request }).remove_unsupported(what) {
-                true => AttemptEnd::Changed,
-                false => send_refused(flow, request, reply).await,
-            }
-        }
+        Disposition::Drop(what) => match remove_unsupported(flow.ctx, request, what) {
+            true => AttemptEnd::Changed,
+            false => send_refused(flow, request, reply).await,
+        },
         Disposition::NoStream => {
             flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
             flow.ctx.record.response.outcome = Some(Outcome::Fault);

@@ -190,18 +190,6 @@ pub(crate) struct RequestView<'a> {
     pub(crate) request: &'a ScannedRequest,
 }
 
-/// A request with its state, to change between two attempts.
-pub(crate) struct RequestEdit<'a> {
-    pub(crate) ctx: &'a mut RequestContext,
-    pub(crate) request: &'a mut ScannedRequest,
-}
-
-impl RequestEdit<'_> {
-    pub(crate) fn view(&self) -> RequestView<'_> {
-        RequestView { ctx: self.ctx, request: self.request }
-    }
-}
-
 /// The decision about a request, with its permit.
 pub(crate) struct Decided {
     pub(crate) decision: RoutingDecision,

@@ -25,8 +25,9 @@ use crate::proxy::queue::{
     Unadmitted, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
     keep_to_cooling, may_wait_after,
 };
-use crate::proxy::request::{Decided, RequestEdit, ScannedRequest};
+use crate::proxy::request::{Decided, ScannedRequest};
 use crate::proxy::retry::last_response::{send_failure, send_own, send_refusal, send_unadmitted};
+use crate::proxy::rewrite::context_shift::{learn_refusal, pass_over_small, shorten_for};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
 
@@ -56,14 +57,13 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
     let mut past = Past::default();
     loop {
         if request.shift.is_some() {
-            RequestEdit { ctx: flow.ctx, request: &mut request }.pass_over_small();
+            pass_over_small(flow.ctx, &mut request);
         }
         let decided = decide_in_turn(flow, &mut request).await;
         let decided = match decided {
             Ok(decided) => decided,
             Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
-                if request.shift.is_some()
-                    && RequestEdit { ctx: flow.ctx, request: &mut request }.shorten_for(&error) =>
+                if request.shift.is_some() && shorten_for(flow.ctx, &mut request, &error) =>
             {
                 continue;
             }
@@ -172,8 +172,7 @@ fn after_attempt(
         }
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
             request.tried.insert(decision.backend);
-            let mut edit = RequestEdit { ctx: flow.ctx, request };
-            if !edit.learn_refusal(decision, *too_long) {
+            if !learn_refusal(flow.ctx, request, decision, *too_long) {
                 return Next::Refusal;
             }
         }

@@ -5,7 +5,8 @@
 use penstock_api::{Capabilities, Operation};
 use penstock_dialect::without;
 
-use crate::proxy::request::{RequestEdit, RequestView};
+use crate::proxy::flow::RequestContext;
+use crate::proxy::request::{RequestView, ScannedRequest};
 
 /// The capabilities that may be removed from the request.
 pub(crate) fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabilities {
@@ -19,15 +20,16 @@ pub(crate) fn removable(RequestView { ctx, request }: RequestView<'_>) -> Capabi
     needs.without(kept)
 }
 
-impl RequestEdit<'_> {
-    /// Removes what the engine's model cannot use. Returns whether there was such a thing.
-    pub(crate) fn remove_unsupported(&mut self, what: Capabilities) -> bool {
-        let RequestEdit { ctx, request } = self;
-        let changed = without(request.profile.operation, request.body(), what);
-        let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
-        if is_changed {
-            ctx.record.edits.retried_without = ctx.record.edits.retried_without.union(what);
-        }
-        is_changed
+/// Removes what the engine's model cannot use. Returns whether there was such a thing.
+pub(crate) fn remove_unsupported(
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    what: Capabilities,
+) -> bool {
+    let changed = without(request.profile.operation, request.body(), what);
+    let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
+    if is_changed {
+        ctx.record.edits.retried_without = ctx.record.edits.retried_without.union(what);
     }
+    is_changed
 }
