@@ -175,10 +175,10 @@ fn identify(flow: &mut Flow<'_>) {
     flow.ctx.request_id =
         given_request_id(headers).unwrap_or_else(|| flow.proxy.seeds.next_request_id());
     if let Cors::Origins(allowed) = &config.server.cors {
-        let may_read = |origin: &&HeaderValue| {
+        let origin = headers.get(header::ORIGIN).filter(|origin| {
             allowed.iter().any(|name| name == "*" || name.as_bytes() == origin.as_bytes())
-        };
-        flow.ctx.cors_origin = headers.get(header::ORIGIN).filter(may_read).cloned();
+        });
+        flow.ctx.cors_origin = origin.cloned();
     }
 }
 

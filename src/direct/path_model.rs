@@ -30,11 +30,10 @@ impl PathModel {
     /// The model that `path` names.
     pub(crate) fn of(path: &str) -> Option<Self> {
         let mut parts = path.split('/');
-        let is_parent = |part: &str| {
+        parts.find(|part| {
             let part = percent_decode(part);
             PARENTS.iter().any(|parent| part.eq_ignore_ascii_case(parent))
-        };
-        parts.find(|part| is_parent(part))?;
+        })?;
         let parts: Vec<String> = parts.map(percent_decode).collect();
         let first = parts.first().filter(|first| !first.is_empty())?;
         Some(Self {

@@ -32,13 +32,10 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) 
     };
     let mut order = candidates(&fleet, owner);
     // A response stays where it was made: only its own backend is outside the zones, if any.
-    let is_admitted = |id: BackendId| {
-        let mut backends = fleet.backends.iter();
-        backends
-            .find(|one| one.state.id == id)
-            .is_some_and(|one| policies::admits(&scope, &fleet, one))
-    };
-    order.retain(|id| owner == Some(*id) || is_admitted(*id));
+    order.retain(|id| {
+        let backend = fleet.backends.iter().find(|one| one.state.id == *id);
+        owner == Some(*id) || backend.is_some_and(|one| policies::admits(&scope, &fleet, one))
+    });
     let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
     let mut request = ScannedRequest::direct(at, operation, Arc::clone(&fleet), body, scope);
     let mut last_failure = None;
@@ -85,8 +82,7 @@ fn unserved(fleet: &Topology, id: &str) -> OwnError {
 
 /// The backends to query, the owner first; the others only while they are up.
 fn candidates(fleet: &Topology, owner: Option<BackendId>) -> Vec<BackendId> {
-    let is_known = |id: &BackendId| fleet.backends.iter().any(|backend| backend.state.id == *id);
-    let owner = owner.filter(is_known);
+    let owner = owner.filter(|id| fleet.backends.iter().any(|one| one.state.id == *id));
     let mut order: Vec<BackendId> = owner.into_iter().collect();
     for model in fleet.models() {
         for row in &model.serving {

@@ -238,8 +238,8 @@ fn of_whole(
 
 /// Returns whether a whole response is no result of its operation.
 fn is_no_result(terms: &ResponseTerms<'_>, body: &[u8]) -> bool {
-    let is_missing = || WholeResult::read(terms.sent, body) == WholeResult::Missing;
-    lacks_result(body) || (!terms.is_load && is_missing())
+    lacks_result(body)
+        || !terms.is_load && WholeResult::read(terms.sent, body) == WholeResult::Missing
 }
 
 /// Returns whether the beginning of a body is text.
@@ -310,13 +310,12 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Dispos
 
 /// Returns whether an error of this status says more than its status.
 fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
-    let is_other = terms.is_converted
+    terms.is_converted
         || terms.is_gathered
         || terms.has_head
         || terms.may_shorten
         || !terms.needs.is_empty()
-        || terms.contexts.is_some();
-    is_other
+        || terms.contexts.is_some()
         || matches!(status, 429 | 503 | 529)
         || (terms.retries_5xx && status >= 500)
         || (is_judged(terms.operation) && (matches!(status, 400..=405) || status >= 500))

@@ -16,12 +16,10 @@ const STARTS: [&str; 3] = ["\"conv_", "\"pmpt_", "\"item_reference\""];
 
 /// Returns whether a request names such a thing, or looks like it.
 pub(crate) fn names_resource(body: &[u8]) -> bool {
-    let has_id = |member: &&str| {
+    MEMBERS.iter().any(|member| {
         let mut found = memmem::find_iter(body, member.as_bytes());
         found.any(|at| body.get(at + member.len()..).is_some_and(is_id))
-    };
-    MEMBERS.iter().any(has_id)
-        || STARTS.iter().any(|start| memmem::find(body, start.as_bytes()).is_some())
+    }) || STARTS.iter().any(|start| memmem::find(body, start.as_bytes()).is_some())
 }
 
 /// Returns whether a colon and a string or a list follow; a schema is an object.

@@ -358,12 +358,12 @@ impl Exchange<'_> {
     ) -> Result<Bytes, ReadWholeError> {
         started.expect_whole(limit);
         let mut is_full = false;
-        let is_enough = |payload: &[u8]| {
+        let read = self.read_until(&mut started, |payload| {
             // Without memory the read stops at once: the rest of the body would only be dropped.
             is_full = !claim.grow_to(payload.len());
             is_full || payload.len() > limit
-        };
-        self.read_until(&mut started, is_enough).await.map_err(ReadWholeError::Broken)?;
+        });
+        read.await.map_err(ReadWholeError::Broken)?;
         let length = started.payload().len();
         if length > limit {
             return Err(ReadWholeError::TooLarge);

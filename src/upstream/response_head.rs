@@ -170,11 +170,11 @@ struct Span {
 
 impl FieldSpan {
     fn of_all(headers: &[httparse::Header<'_>], buffer: &[u8]) -> SmallVec<[Self; 32]> {
-        let span = |header: &httparse::Header<'_>| Self {
+        let spans = headers.iter().map(|header| Self {
             name: Span::of(header.name.as_bytes(), buffer),
             value: Span::of(header.value, buffer),
-        };
-        headers.iter().map(span).collect()
+        });
+        spans.collect()
     }
 }
 

@@ -49,11 +49,11 @@ impl UsageMember {
             self.0 = BytesMut::from(start);
             return;
         }
-        let is_split = |at: &usize| {
+        let split = (1..USAGE_NAME.len()).find(|at| {
             let (start, end) = USAGE_NAME.split_at(*at);
             before.ends_with(start) && payload.starts_with(end)
-        };
-        if let Some(at) = (1..USAGE_NAME.len()).find(is_split) {
+        });
+        if let Some(at) = split {
             self.0 = BytesMut::from(USAGE_NAME.get(..at).unwrap_or_default());
         }
         if !self.0.is_empty() {
@@ -218,10 +218,12 @@ impl ResponseMonitor {
 
     /// Reads the last line of a stream of lines that lacks its line end. Returns the tokens in it.
     pub(crate) fn end_line(&mut self) -> u32 {
-        let is_open = |events: &EventScanner| {
-            events.framing() == StreamFraming::Lines && !events.at_boundary()
-        };
-        if self.events.as_ref().is_some_and(is_open) { self.feed(b"\n") } else { 0 }
+        match &self.events {
+            Some(events) if events.framing() == StreamFraming::Lines && !events.at_boundary() => {
+                self.feed(b"\n")
+            }
+            _ => 0,
+        }
     }
 
     fn feed(&mut self, payload: &[u8]) -> u32 {
@@ -251,8 +253,9 @@ impl ResponseMonitor {
 
     /// Returns whether the response lacks its end, if it ends here.
     pub(crate) fn lacks_ending(&self) -> bool {
-        let is_unfinished = |events: &EventScanner| !events.has_finished();
-        self.is_success && !self.has_failed && self.events.as_ref().is_some_and(is_unfinished)
+        self.is_success
+            && !self.has_failed
+            && self.events.as_ref().is_some_and(|events| !events.has_finished())
     }
 
     /// The id under which the engine may keep the response.
@@ -305,24 +308,24 @@ impl ResponseMonitor {
     }
 
     fn lacks_result(&self) -> bool {
-        let is_void = || match &self.events {
-            Some(events) => events.is_void(),
-            None => self.result == WholeResult::Missing,
-        };
-        self.is_success && self.expected != ExpectedOutput::None && is_void()
+        self.is_success
+            && self.expected != ExpectedOutput::None
+            && match &self.events {
+                Some(events) => events.is_void(),
+                None => self.result == WholeResult::Missing,
+            }
     }
 
     /// Returns whether a success has ended properly and without any output, although the request
     /// allows some.
     pub(crate) fn is_empty(&self) -> bool {
-        let shows_none = || match &self.events {
-            Some(events) => events.is_empty(),
-            None => self.result == WholeResult::Empty && !self.has_hidden_output(),
-        };
         self.is_success
             && self.expected == ExpectedOutput::Any
             && !self.has_failed()
-            && shows_none()
+            && match &self.events {
+                Some(events) => events.is_empty(),
+                None => self.result == WholeResult::Empty && !self.has_hidden_output(),
+            }
     }
 
     /// Returns whether the engine has counted output that a whole response does not show.
