@@ -64,7 +64,7 @@ pub struct ReportedLimits {
     pub slots: f64,
     /// The size of its KV cache in tokens.
     pub kv_tokens: f64,
-    /// The tokens in it that are in use; `None` if it does not report that.
+    /// The tokens in it that are in use; `None` if it does not report that, or requests wait in it.
     pub used_kv_tokens: Option<f64>,
     /// The number of requests that it runs now; `None` if it does not report that.
     pub running: Option<f64>,

@@ -21,7 +21,7 @@ pub struct Preset {
 /// caches are full are in time, and 1.3 fewer beside long prompts; on unequal engines the same,
 /// within a point.
 pub const SLO_SCORERS: &[(&str, f64)] =
-    &[("slo-headroom", 3.0), ("prefix-affinity", 2.0), ("kv-utilization", 1.0)];
+    &[("slo-headroom", 3.0), ("prefix-affinity", 1.0), ("kv-utilization", 1.0)];
 
 pub const PRESETS: &[Preset] = &[
     Preset {
@@ -32,11 +32,11 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "balanced",
-        about: "uncached tokens x batch, prefix, KV cache and predicted time at 5 : 5 : 3 : 5: what \
+        about: "uncached tokens x batch, prefix, KV cache and predicted time at 5 : 2 : 3 : 5: what \
                 docs/performance/simulation.md found best",
         scorers: &[
             ("new-prefill-batch", 5.0),
-            ("prefix-affinity", 5.0),
+            ("prefix-affinity", 2.0),
             ("kv-utilization", 3.0),
             ("slo-headroom", 5.0),
         ],

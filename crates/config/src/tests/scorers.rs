@@ -44,12 +44,12 @@ fn default_scorers_are_those_of_the_balanced_preset() {
     };
     let plain = routing("{ strategy: weighted }");
     let balanced =
-        ["new-prefill-batch:5", "prefix-affinity:5", "kv-utilization:3", "slo-headroom:5"];
+        ["new-prefill-batch:5", "prefix-affinity:2", "kv-utilization:3", "slo-headroom:5"];
     assert_eq!(names(&plain), balanced);
     let llm_d = routing("{ strategy: weighted, preset: llm-d }");
     assert_eq!(names(&llm_d), ["prefix-affinity:3", "queue-depth:2", "kv-utilization:2"]);
     assert_eq!(names(&routing("{ strategy: weighted, preset: LMetric }")), ["new-prefill-batch:1"]);
-    let slo = ["slo-headroom:3", "prefix-affinity:2", "kv-utilization:1"];
+    let slo = ["slo-headroom:3", "prefix-affinity:1", "kv-utilization:1"];
     assert_eq!(names(&routing("{ strategy: slo }")), slo);
     for packs in ["least", "knee"] {
         let packing = routing(&format!("{{ strategy: slo, prefer: {packs} }}"));

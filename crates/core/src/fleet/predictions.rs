@@ -113,7 +113,9 @@ impl Serving {
         let capacity = self.state.telemetry.details().and_then(|one| one.capacity_tokens());
         let read = self.state.telemetry.read(&self.state.load, now);
         let kv_tokens = capacity.map_or(f64::INFINITY, |tokens| tokens as f64);
-        let used_share = read.kv_utilization.filter(|_| kv_tokens.is_finite());
+        // What waits, or gave way to others, is there and not in the cache.
+        let waits = read.waiting.is_none_or(|waiting| waiting >= 1.0);
+        let used_share = read.kv_utilization.filter(|_| kv_tokens.is_finite() && !waits);
         let reported = ReportedLimits {
             slots: slots.map_or(f64::INFINITY, f64::from),
             kv_tokens,
