@@ -132,7 +132,8 @@ pub(super) fn read_request(
     body: &[u8],
 ) -> Option<Result<Conversation<'_>, ConvertError>> {
     let read = codec_of(operation)?.read_request?;
-    Some(read(body).map(request_readers::drop_billing_line))
+    let conversation = read(body).map(request_readers::drop_billing_line);
+    Some(conversation.map(request_readers::drop_settings_without_tools))
 }
 
 /// Writes the body of a request to a backend, and returns the resulting operation: a raw prompt

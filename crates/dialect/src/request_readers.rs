@@ -14,7 +14,7 @@ pub(super) use ollama_options::read_keep_alive;
 
 use penstock_api::without_billing_line;
 
-use super::conversation::{Conversation, Part, Role};
+use super::conversation::{Conversation, Part, Role, Tools};
 
 /// Drops the line of Claude Code's instructions that differs in every request: after it, no engine
 /// would find a prompt in its prefix cache.
@@ -35,6 +35,17 @@ pub(super) fn drop_billing_line(mut conversation: Conversation<'_>) -> Conversat
         });
         !(had_parts && message.parts.is_empty())
     });
+    conversation
+}
+
+/// Drops the settings of tool calls where no tool is offered: the client has sent none, or only
+/// tools that a platform runs. Engines refuse the settings without tools.
+pub(super) fn drop_settings_without_tools(mut conversation: Conversation<'_>) -> Conversation<'_> {
+    if conversation.tools.list.is_empty() {
+        conversation.tools = Tools::default();
+        // Ollama's own API has no such fields; its clients' fields would pass as unknown ones.
+        conversation.extra.discard(&["tool_choice", "parallel_tool_calls"]);
+    }
     conversation
 }
 
@@ -73,5 +84,74 @@ mod tests {
         let bytes = body.to_string();
         let read = read_request(Operation::Chat, bytes.as_bytes()).unwrap().unwrap();
         assert_eq!(&*read.messages[1].text(), line, "a user may write the same");
+    }
+
+    #[test]
+    fn choice_and_parallel_calls_need_tools() {
+        let messages = json!([{"role": "user", "content": "x"}]);
+        let search = json!([{"type": "web_search_20250305", "name": "web_search"}]);
+        let forced = json!({"type": "tool", "name": "web_search"});
+        let any = json!({"type": "any", "disable_parallel_tool_use": true});
+        let function = json!({"type": "function", "function": {"name": "f"}});
+        for (operation, fields) in [
+            (Operation::Chat, json!({"tool_choice": "auto", "parallel_tool_calls": true})),
+            (Operation::Chat, json!({"tools": [], "tool_choice": function})),
+            (
+                Operation::Chat,
+                json!({"tools": [function], "tool_choice": {"type": "allowed_tools",
+                    "allowed_tools": {"mode": "required", "tools": []}}}),
+            ),
+            (
+                Operation::Responses,
+                json!({"tools": [], "tool_choice": "auto", "parallel_tool_calls": false}),
+            ),
+            (
+                Operation::Responses,
+                json!({"tools": [{"type": "web_search"}], "tool_choice": "required"}),
+            ),
+            (
+                Operation::Responses,
+                json!({"tools": [{"type": "web_search"}], "tool_choice": {"type": "web_search"}}),
+            ),
+            (Operation::Messages, json!({"max_tokens": 1, "tools": search, "tool_choice": forced})),
+            (Operation::Messages, json!({"max_tokens": 1, "tools": [], "tool_choice": any})),
+            (
+                Operation::OllamaChat,
+                json!({"tools": [], "tool_choice": "required", "parallel_tool_calls": true}),
+            ),
+        ] {
+            let mut body = json!({"messages": messages, "input": "x"});
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let text = body.to_string();
+            let read = read_request(operation, text.as_bytes()).unwrap().unwrap();
+            let is_extra = |name: &str| name == "tool_choice" || name == "parallel_tool_calls";
+            assert_eq!((read.tools.choice, read.tools.parallel), (None, None), "{fields}");
+            assert!(!read.extra.iter().any(|(name, _)| is_extra(name)), "{fields}");
+        }
+    }
+
+    #[test]
+    fn forced_choice_of_a_tool_of_the_platform_is_dropped() {
+        let messages = json!([{"role": "user", "content": "x"}]);
+        let own = json!({"name": "f", "input_schema": {"type": "object"}});
+        let search = json!({"type": "web_search_20250305", "name": "web_search"});
+        let choose = |name: &str| {
+            let choice = json!({"type": "tool", "name": name, "disable_parallel_tool_use": true});
+            let body = json!({"max_tokens": 1, "messages": messages, "tools": [own, search],
+                "tool_choice": choice})
+            .to_string();
+            let read = read_request(Operation::Messages, body.as_bytes()).unwrap().unwrap();
+            assert_eq!((read.tools.list.len(), read.tools.parallel), (1, Some(false)), "{name}");
+            read.tools.choice.map(|choice| format!("{choice:?}"))
+        };
+        assert_eq!(choose("web_search"), None);
+        assert_eq!(choose("f").as_deref(), Some("Named(\"f\")"));
+        assert_eq!(choose("g").as_deref(), Some("Named(\"g\")"), "the engine refuses a mistake");
+        let body = json!({"input": "x", "parallel_tool_calls": true,
+            "tools": [{"type": "function", "name": "f"}, {"type": "web_search_preview"}],
+            "tool_choice": {"type": "web_search_preview"}})
+        .to_string();
+        let read = read_request(Operation::Responses, body.as_bytes()).unwrap().unwrap();
+        assert_eq!((read.tools.choice, read.tools.parallel), (None, Some(true)));
     }
 }

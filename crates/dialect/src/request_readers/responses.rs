@@ -55,6 +55,7 @@ pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     fill_thinking_and_format(&mut conversation, &mut fields)?;
     fill_logprobs(&mut conversation, &mut fields)?;
     conversation.tools.list = tools::read_tools(&mut fields)?;
+    tools::discard_hosted_choice(&mut fields);
     openai_fields::fill_tool_choice(&mut conversation.tools, &mut fields)?;
     let instructions: Option<Text<'_>> = fields.take_as("instructions", "a string")?;
     if let Some(text) = instructions.filter(|text| !text.is_empty()) {

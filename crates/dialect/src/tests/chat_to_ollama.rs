@@ -87,13 +87,14 @@ fn what_ollama_cannot_do_is_refused() {
     let call = json!([{"role": "assistant", "tool_calls": [
         {"id": "a", "function": {"name": "f", "arguments": "{"}}]}]);
     let audio = json!([{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]);
+    let tool = json!({"type": "function", "function": {"name": "f"}});
     for (field, fields) in [
         ("image_url", json!({"messages": image})),
         ("messages", json!({"messages": call})),
         ("messages", json!({"messages": audio})),
         ("messages", json!({"messages": []})),
-        ("tool_choice", json!({"tool_choice": "required"})),
-        ("tool_choice", json!({"tool_choice": {"type": "function", "function": {"name": "f"}}})),
+        ("tool_choice", json!({"tools": [tool], "tool_choice": "required"})),
+        ("tool_choice", json!({"tools": [tool], "tool_choice": tool})),
         ("tool_choice", json!({"tool_choice": "maybe"})),
         ("n", json!({"n": 2})),
         ("audio", json!({"audio": {"voice": "x"}})),

@@ -257,6 +257,7 @@ fn unknown_fields_survive_and_repeat_none_that_is_written() {
     let unknown = json!({
         "tool_choice": "required", "parallel_tool_calls": false, "logit_bias": {"5": 1},
         "reasoning_effort": "low", "chat_template_kwargs": {"a": 1}, "top_k": 5, "n": 1,
+        "tools": [{"type": "function", "function": {"name": "f"}}],
     });
     let mut fields = unknown.clone();
     fields["think"] = json!(true);

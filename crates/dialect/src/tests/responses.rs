@@ -116,7 +116,7 @@ fn what_only_the_platform_can_do_is_refused() {
             "tool_choice",
             json!({"tool_choice": {"type": "allowed_tools", "mode": "odd", "tools": []}}),
         ),
-        ("tool_choice", json!({"tool_choice": {"type": "web_search"}})),
+        ("tool_choice", json!({"tool_choice": {"type": "odd"}})),
         ("text", json!({"text": {"format": {"type": "xml"}}})),
         ("reasoning", json!({"reasoning": {"effort": "lots"}})),
     ] {

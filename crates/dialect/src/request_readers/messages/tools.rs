@@ -2,6 +2,8 @@
 //! schema: Claude knows them. Other models get them as functions with the schemas that Anthropic
 //! documents, so the client sees calls with the names and arguments that it knows.
 
+use std::collections::HashSet;
+
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -96,19 +98,26 @@ pub(super) fn fill_tools<'a>(
     }
     const CHOICE: &str = "an object of type auto, any, tool or none";
     let tools: Vec<AnthropicTool<'_>> = fields.take_list("tools", "an object with a name")?;
+    let mut hosted = HashSet::new();
     for tool in tools {
-        conversation.tools.list.extend(read_tool(tool)?);
+        let name = tool.name.clone();
+        match read_tool(tool)? {
+            Some(tool) => conversation.tools.list.push(tool),
+            None => _ = hosted.insert(name.to_string()),
+        }
     }
     let Some(choice) = fields.take_as::<Choice<'_>>("tool_choice", CHOICE)? else { return Ok(()) };
     conversation.tools.parallel = choice.disable_parallel_tool_use.map(|disabled| !disabled);
     let invalid = ConvertError::Invalid { field: "tool_choice", expected: CHOICE };
-    conversation.tools.choice = Some(match (&*choice.kind, choice.name) {
-        ("auto", _) => ToolChoice::Auto,
-        ("none", _) => ToolChoice::None,
-        ("any", _) => ToolChoice::Required,
-        ("tool", Some(name)) => ToolChoice::Named(name),
+    conversation.tools.choice = match (&*choice.kind, choice.name) {
+        ("auto", _) => Some(ToolChoice::Auto),
+        ("none", _) => Some(ToolChoice::None),
+        ("any", _) => Some(ToolChoice::Required),
+        // The model cannot call what it is not offered.
+        ("tool", Some(name)) if hosted.contains(&*name) => None,
+        ("tool", Some(name)) => Some(ToolChoice::Named(name)),
         _ => return Err(invalid),
-    });
+    };
     Ok(())
 }
 

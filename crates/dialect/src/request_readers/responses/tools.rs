@@ -59,13 +59,34 @@ pub(super) fn read_tools<'a>(fields: &mut Fields<'a>) -> Result<Vec<Tool<'a>>, C
     Ok(list)
 }
 
+/// Drops a `tool_choice` that forces a tool of the platform: the model is not offered that tool.
+pub(super) fn discard_hosted_choice(fields: &mut Fields<'_>) {
+    #[derive(Deserialize)]
+    struct Kind<'a> {
+        #[serde(rename = "type", borrow)]
+        kind: Text<'a>,
+    }
+    let is_hosted = |raw: &RawValue| {
+        let choice = serde_json::from_str::<Kind<'_>>(raw.get());
+        choice.is_ok_and(|choice| is_hosted(&choice.kind))
+    };
+    if fields.iter().any(|(name, raw)| name == "tool_choice" && is_hosted(raw)) {
+        fields.discard(&["tool_choice"]);
+    }
+}
+
+/// Returns whether the platform runs a tool of this type.
+fn is_hosted(kind: &str) -> bool {
+    // By their start, because types end in a date or a version.
+    HOSTED.iter().any(|name| kind.starts_with(name))
+}
+
 /// Reads a tool; returns `None` if the platform runs it.
 fn read_tool(tool: ResponsesTool<'_>, index: usize) -> Result<Option<Tool<'_>>, ConvertError> {
     let is_free_form = match &*tool.kind {
         "function" => false,
         "custom" => true,
-        // By their start, because types end in a date or a version.
-        hosted if HOSTED.iter().any(|name| hosted.starts_with(name)) => return Ok(None),
+        kind if is_hosted(kind) => return Ok(None),
         known if BUILT_IN.iter().any(|name| known.starts_with(name)) => {
             let reason = "of the tools without a schema, such as local_shell, shell, apply_patch, computer \
                  and mcp, it has none";
