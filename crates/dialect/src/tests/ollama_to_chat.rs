@@ -101,17 +101,52 @@ fn tool_calls_and_results_are_joined_by_ids() {
     assert_eq!(messages[5]["tool_call_id"], "x1");
 }
 
+/// Returns the ids of the calls that results get, for messages after the first.
+fn ids_of_results(messages: &[Value]) -> Vec<String> {
+    let first = json!({"role": "user", "content": "x"});
+    let messages: Vec<_> = std::iter::once(&first).chain(messages).collect();
+    let body = convert(OllamaChat, Chat, &json!({"model": "m", "messages": messages}));
+    let results = body["messages"].as_array().unwrap().iter();
+    let results = results.filter(|message| message["role"] == "tool");
+    results.map(|message| message["tool_call_id"].as_str().unwrap().to_owned()).collect()
+}
+
 #[test]
-fn a_result_belongs_to_the_last_open_call_of_its_tool() {
+fn results_of_one_tool_come_in_the_order_of_its_calls() {
     let call = json!({"function": {"name": "wind", "arguments": {}}});
-    let result = json!({"role": "tool", "tool_name": "wind", "content": "x"});
-    let body = json!({"model": "m", "messages": [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "tool_calls": [call, call]}, result, result,
-    ]});
-    let messages = convert(OllamaChat, Chat, &body)["messages"].clone();
-    assert_eq!(messages[2]["tool_call_id"], "call_1");
-    assert_eq!(messages[3]["tool_call_id"], "call_0");
+    let calls = json!({"role": "assistant", "tool_calls": [call, call]});
+    let one = json!({"role": "assistant", "tool_calls": [call]});
+    for result in [
+        json!({"role": "tool", "tool_name": "wind", "content": "x"}),
+        json!({"role": "tool", "name": "wind", "content": "x"}),
+        json!({"role": "tool", "content": "x"}),
+    ] {
+        let (calls, result) = (calls.clone(), result.clone());
+        let both = [calls, result.clone(), result.clone()];
+        assert_eq!(ids_of_results(&both), ["call_0", "call_1"], "{result}");
+        let apart = [one.clone(), one.clone(), result.clone(), result.clone()];
+        assert_eq!(ids_of_results(&apart), ["call_0", "call_1"], "in two messages: {result}");
+    }
+}
+
+#[test]
+fn results_belong_to_the_last_turn_with_an_open_call() {
+    let call = |name: &str| json!({"function": {"name": name, "arguments": {}}});
+    let calls =
+        json!({"role": "assistant", "tool_calls": [call("wind"), call("rain"), call("wind")]});
+    let user = json!({"role": "user", "content": "no, wait"});
+    let wind = json!({"role": "tool", "tool_name": "wind", "content": "x"});
+    let any = json!({"role": "tool", "content": "x"});
+    let (calls, user) = (&calls, &user);
+    for results in [[&wind, &wind, &any], [&any, &any, &any]] {
+        let given_up = [&[calls, user, calls], &results[..]].concat();
+        let given_up: Vec<_> = given_up.into_iter().cloned().collect();
+        let mut ids = ids_of_results(&given_up);
+        ids.sort();
+        assert_eq!(ids, ["call_3", "call_4", "call_5"], "the first calls got no results");
+    }
+    let late = [calls.clone(), wind.clone(), user.clone(), wind.clone(), any.clone()];
+    assert_eq!(ids_of_results(&late), ["call_0", "call_2", "call_1"]);
 }
 
 #[test]
