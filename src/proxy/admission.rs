@@ -66,10 +66,7 @@ fn examine(
     flow.ctx.record.request.is_streaming = profile.streaming;
     flow.ctx.record.request.unloads_model =
         profile.residency_change == Some(ResidencyChange::Unload);
-    if flow.ctx.is_limited_to_models() && !allowed_models::may_request(flow.ctx, &fleet, &model) {
-        let message = format!("This key may not use model '{model}'");
-        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
-    }
+    allowed_models::check(flow.ctx, &fleet, (&profile, &model), &body.bytes)?;
     // Most requests have none of these fields, and one look at the names is cheaper than a look-up
     // of each.
     let has_wishes = headers.keys().any(is_control_field);

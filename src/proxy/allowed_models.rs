@@ -1,9 +1,11 @@
 //! The models that a client may use, by the list of its key.
 
-use penstock_api::default_tag_forms;
+use penstock_api::{ErrorCode, default_tag_forms};
 use penstock_core::fleet::{Model, Topology};
 use penstock_core::routing::SplitPoint;
+use penstock_scan::{RequestProfile, find_further_model};
 
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
 
 /// Returns whether the client may use the model that its request names. If no alias has that name,
@@ -18,6 +20,35 @@ pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) ->
     let known = fleet.model_id(name).filter(|_| !is_alias).and_then(|id| fleet.model(id));
     let Some(model) = known else { return ctx.may_use(name) };
     default_tag_forms(&model.name).any(|form| ctx.may_use(&form))
+}
+
+/// Checks that the client may use the model of its request, and the further models that the body
+/// names: a backend may be an aggregator, which tries them.
+///
+/// # Errors
+/// When its key is limited to models, and one of them is outside its list.
+pub(crate) fn check(
+    ctx: &RequestContext,
+    fleet: &Topology,
+    (profile, model): (&RequestProfile, &str),
+    body: &[u8],
+) -> Result<(), OwnError> {
+    if !ctx.is_limited_to_models() {
+        return Ok(());
+    }
+    if !may_request(ctx, fleet, model) {
+        let message = format!("This key may not use model '{model}'");
+        return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));
+    }
+    if !profile.names_further_models {
+        return Ok(());
+    }
+    let further = find_further_model(body, |name| !may_request(ctx, fleet, name));
+    further.map_or(Ok(()), |further| {
+        let message =
+            format!("This key may not use model '{further}', a further one that the body names");
+        Err(OwnError::new(ErrorCode::ModelNotAllowed, message))
+    })
 }
 
 /// The models and aliases that the client may use, sorted by name.

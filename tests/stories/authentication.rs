@@ -91,6 +91,24 @@ fn keys_are_limited_to_their_models() {
     let hidden = request(penstock.data, "GET", "/v1/models/m", &headers, b"");
     assert_eq!(hidden.status, 404);
     assert_eq!(engine.counters().requests, 3);
+    let with = |fields: serde_json::Value, key: &str| {
+        let mut body = chat("q4", "hello");
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let headers = [("authorization", &*format!("Bearer {key}"))];
+        request(penstock.data, "POST", CHAT, &headers, body.to_string().as_bytes())
+    };
+    for further in [
+        json!({"models": ["q4", "m"]}),
+        json!({"fallbacks": [{"model": "m"}]}),
+        json!({"context_window_fallbacks": [{"q4": ["m"]}]}),
+    ] {
+        let response = with(further.clone(), "sk-some-0123456789");
+        assert_eq!((response.status, &*response.error_code()), (403, "model_not_allowed"));
+        assert!(response.text().contains("'m'"), "{further}: {}", response.text());
+        assert_eq!(with(further.clone(), "sk-all-0123456789").status, 200, "{further}");
+    }
+    assert_eq!(with(json!({"models": ["llama3"]}), "sk-some-0123456789").status, 200);
+    assert_eq!(engine.counters().requests, 7);
 }
 
 fn locked(name: &str, key: &str) -> MockEngine {

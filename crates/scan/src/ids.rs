@@ -57,6 +57,11 @@ impl StoredIds {
         self.wrong.map_or(Ok(()), |field| Err(ScanError::WrongType { field, expected }))
     }
 
+    /// Returns whether the body continues something that an engine keeps.
+    pub(super) fn continues(&self) -> bool {
+        [self.previous_response, self.conversation].iter().any(|span| !span.range().is_empty())
+    }
+
     /// Consumes the id of a response. `twin` is set if null follows an id: Go ignores that null.
     #[inline(never)]
     pub(super) fn read_response(

@@ -7,6 +7,7 @@ use penstock_api::{Capabilities, Dialect, Operation, PROMPT_FIELDS, PromptField,
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
+use super::further_models::names_further_models;
 use super::ids::{StoredIds, read_id};
 use super::limits::{Limit, Limits};
 use super::ollama::{self, OllamaFacts, OllamaMember};
@@ -44,6 +45,7 @@ enum Model {
 #[derive(Default)]
 struct Facts {
     model: Model,
+    names_further_models: bool,
     /// The offset at which a member can be inserted.
     insertion: u32,
     stored: StoredIds,
@@ -125,6 +127,7 @@ enum Member {
     /// A member that only Ollama's own API has.
     Ollama(OllamaMember),
     Truncation(TruncationMember),
+    FurtherModels,
     Prompt(usize, PromptField),
     /// `messages`: the prompt of operations that have this field, ignored in others.
     Messages,
@@ -169,6 +172,7 @@ impl Member {
             Some(member) => Self::Ollama(member),
             None => match TruncationMember::of(operation, name) {
                 Some(member) => Self::Truncation(member),
+                None if names_further_models(name) => Self::FurtherModels,
                 None => twin_of(name).map_or(Self::Other, Self::Twin),
             },
         }
@@ -239,16 +243,15 @@ impl Member {
                 facts.twin = Some(field);
                 cursor.skip(kind)
             }
-            Self::CacheKey => {
-                facts.cache_key = read_id(cursor, kind)?;
-                Ok(())
-            }
-            Self::StreamOptions => {
-                facts.stream_options = StreamOptions::read(cursor, kind, &mut facts.twin)?;
-                Ok(())
-            }
+            Self::CacheKey => read_id(cursor, kind).map(|id| facts.cache_key = id),
+            Self::StreamOptions => StreamOptions::read(cursor, kind, &mut facts.twin)
+                .map(|options| facts.stream_options = options),
             Self::Ollama(member) => facts.ollama.read(member, cursor, kind),
             Self::Truncation(member) => facts.truncation.read(member, cursor, kind),
+            Self::FurtherModels => {
+                facts.names_further_models = true;
+                cursor.skip(kind)
+            }
             Self::Salt | Self::Messages | Self::Other => cursor.skip(kind),
         }
     }
@@ -313,14 +316,12 @@ impl Facts {
                 needs = needs.union(capability);
             }
         }
-        let continues = [self.stored.previous_response, self.stored.conversation];
         let limit_facts = LimitFacts {
             operation,
             body: cursor.bytes,
             prompt,
             tools: self.places.tools.of(cursor.bytes),
-            continues: needs.contains(Capabilities::VISION)
-                || continues.iter().any(|span| !span.range().is_empty()),
+            continues: needs.contains(Capabilities::VISION) || self.stored.continues(),
         };
         let prompt_tokens = super::to_tokens(prompt.text + besides);
         let longest = super::to_tokens(prompt.text + besides - prompt.others);
@@ -333,6 +334,7 @@ impl Facts {
             dialect: operation.row().dialect,
             model,
             model_form,
+            names_further_models: self.names_further_models,
             streaming: self.streaming,
             estimated_tokens: super::to_tokens(prompt.text),
             prompt_tokens,

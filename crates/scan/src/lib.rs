@@ -12,6 +12,7 @@ mod definitions;
 mod density;
 mod escape_starts;
 mod failed_choice;
+mod further_models;
 mod ids;
 mod json;
 mod json_line;
@@ -48,6 +49,7 @@ mod whole_result;
 
 pub use cursor::Syntax;
 pub use failed_choice::has_failed_choice;
+pub use further_models::find_further_model;
 pub use ids::StoredIds;
 pub use missing_result::{is_void, lacks_result};
 pub use multipart::MultipartSyntax;

@@ -177,6 +177,7 @@ pub(super) fn scan(
         operation,
         dialect: operation.row().dialect,
         model,
+        names_further_models: false,
         model_form,
         streaming: form.streaming,
         estimated_tokens: to_tokens(form.prompt),

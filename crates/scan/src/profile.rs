@@ -26,6 +26,8 @@ pub struct RequestProfile {
     pub model: ByteSpan,
     /// The form of the model's name.
     pub model_form: ModelForm,
+    /// True if a member of the body names further models, which an aggregator may try.
+    pub names_further_models: bool,
     /// True if the client requested a stream.
     pub streaming: bool,
     /// The estimated length of the conversation: a quarter of its text length, plus one for each
@@ -121,6 +123,7 @@ impl RequestProfile {
             dialect: operation.row().dialect,
             model: ByteSpan::default(),
             model_form: ModelForm::Missing,
+            names_further_models: false,
             streaming: false,
             estimated_tokens: TokenCount::default(),
             prompt_tokens: TokenCount::default(),

@@ -83,6 +83,7 @@ impl<'a> TestRequest<'a> {
             operation: self.operation,
             dialect: self.operation.row().dialect,
             model: ByteSpan::default(),
+            names_further_models: false,
             model_form: ModelForm::Plain,
             streaming: self.streaming,
             estimated_tokens: TokenCount(self.tokens),
