@@ -19,6 +19,7 @@ pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod interrupt;
 pub(crate) mod named_resource;
+pub(crate) mod own_key;
 pub(crate) mod pool;
 pub(crate) mod query_model;
 pub(crate) mod relay;

@@ -22,6 +22,7 @@ use crate::upstream::deadline::Deadline;
 use crate::upstream::failure::{ExchangeError, Failure};
 use crate::upstream::http1::Exchange;
 use crate::upstream::interrupt::{ClientWatch, Interrupts};
+use crate::upstream::own_key::OwnKey;
 use crate::upstream::pool::ConnectionPool;
 use crate::upstream::query_model::with_query_model;
 use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestBytes};
@@ -65,6 +66,9 @@ pub(super) async fn exchange<'a>(
         exchange.needs_payload = attempt.converted_to().is_some();
         let error = match send(flow, &mut exchange, request, attempt).await {
             Ok(mut head) => {
+                if let Some(key) = OwnKey::of(&attempt.backend.config) {
+                    key.mask_fields(&mut head.header);
+                }
                 // The fields describe the body of a GET; none follows (RFC 9110 §9.3.2).
                 if flow.client.head().method == Method::HEAD {
                     head.framing = Framing::Empty;

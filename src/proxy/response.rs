@@ -28,6 +28,7 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::rewrite::{ResponseChange, change_of};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
+use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{
     HeldHead, Output, RelayEnd, RelayObserver, RelayTerms, ResponseSink, Timing,
 };
@@ -60,6 +61,8 @@ pub(crate) async fn relay(
     record_head(flow.ctx, request, &mut reply);
     close_if_stopping(flow);
     let is_stream = reply.head.stream.is_some();
+    let key = OwnKey::of(&reply.attempt.backend.config);
+    held::mask_error(&mut reply, key).await;
     expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
     let is_changed = request.conversion.is_some() || request.adds_usage;
@@ -91,7 +94,7 @@ pub(crate) async fn relay(
         started,
         timeouts: &attempt.serving.timeouts,
         observer: &mut progress,
-        output: Output { transform: transform.as_deref_mut(), held: held.as_mut() },
+        output: Output { transform: transform.as_deref_mut(), held: held.as_mut(), key },
     };
     let end = exchange.relay(client, &mut monitor, terms).await;
     if end == RelayEnd::LeftAfterEnd {

@@ -55,6 +55,11 @@ impl Beginning {
         }
     }
 
+    /// Changes the payload that has been read and not taken.
+    pub(crate) fn change(&mut self, change: impl FnOnce(Bytes) -> Bytes) {
+        self.payload = Payload::OneRead(change(self.take_payload()));
+    }
+
     /// Returns whether the whole body has been read.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_closed || self.decoder.is_done()

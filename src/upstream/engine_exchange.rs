@@ -2,12 +2,13 @@
 //! sent in parts, the response read in parts, each within a timeout. Dropping it closes the
 //! connection, which shows the engine that no client waits any more.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderValue};
 use http::{HeaderMap, Method};
-use penstock_config::AuthorizationPolicy;
+use penstock_config::{AuthorizationPolicy, BackendConfig};
 use penstock_core::fleet::Backend;
 use pingora::ErrorType;
 use pingora::http::{RequestHeader, ResponseHeader};
@@ -17,6 +18,7 @@ use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
 use crate::upstream::final_head::read_final_head;
 use crate::upstream::headers::REQUEST_ID;
+use crate::upstream::own_key::OwnKey;
 use crate::wire::body_budget::BodyClaim;
 
 /// The maximum number of bytes in a line of progress, or in an error.
@@ -108,6 +110,8 @@ pub(crate) struct EngineExchange {
     session: HttpSession,
     timeout: Duration,
     read: BytesMut,
+    /// The configuration of the backend, whose key its responses must not show.
+    config: Arc<BackendConfig>,
 }
 
 impl EngineExchange {
@@ -124,7 +128,8 @@ impl EngineExchange {
         let timeout = request.timeout;
         let mut session = HttpSession::new(stream);
         in_time(timeout, session.write_request_header(Box::new(head))).await?;
-        Ok(Self { session, timeout, read: BytesMut::new() })
+        let config = Arc::clone(&backend.config);
+        Ok(Self { session, timeout, read: BytesMut::new(), config })
     }
 
     /// Sends a part of the body.
@@ -158,7 +163,16 @@ impl EngineExchange {
                 return Err(ExchangeFailure::MemoryFull);
             }
         }
-        Ok(self.read.split().freeze())
+        Ok(self.take_read(self.read.len()))
+    }
+
+    /// Takes `length` bytes that have been read, without the backend's key.
+    fn take_read(&mut self, length: usize) -> Bytes {
+        let text = self.read.split_to(length).freeze();
+        match OwnKey::of(&self.config) {
+            Some(key) => key.mask(text),
+            None => text,
+        }
     }
 
     /// The next line of the response that is not empty, without its line end; `None` after the last
@@ -166,9 +180,9 @@ impl EngineExchange {
     pub(crate) async fn next_line(&mut self) -> Result<Option<Bytes>, ExchangeFailure> {
         loop {
             while let Some(end) = memchr::memchr(b'\n', &self.read) {
-                let line = self.read.split_to(end + 1);
+                let line = self.take_read(end + 1);
                 if !line.trim_ascii().is_empty() {
-                    return Ok(Some(line.freeze()));
+                    return Ok(Some(line));
                 }
             }
             // Otherwise an engine that sends no line end fills the memory.
@@ -177,7 +191,7 @@ impl EngineExchange {
             }
             let Some(part) = in_time(self.timeout, self.session.read_body_bytes()).await? else {
                 // The last line may come without its end.
-                let rest = self.read.split().freeze();
+                let rest = self.take_read(self.read.len());
                 return Ok(Some(rest).filter(|rest| !rest.trim_ascii().is_empty()));
             };
             self.read.extend_from_slice(&part);

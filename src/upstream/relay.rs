@@ -16,6 +16,7 @@ use pingora::http::ResponseHeader;
 use super::beginning::Beginning;
 use super::failure::ExchangeError;
 use super::http1::Exchange;
+use super::own_key::OwnKey;
 use super::response_monitor::ResponseMonitor;
 use crate::wire::body_budget::BodyClaim;
 
@@ -73,6 +74,8 @@ pub(crate) struct Output<'a> {
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
     /// The head of the response, if the client gets it with the first token.
     pub(crate) held: Option<&'a mut HeldHead>,
+    /// The backend's key, which is masked in what follows a reported error.
+    pub(crate) key: Option<OwnKey<'a>>,
 }
 
 impl Output<'_> {
@@ -108,6 +111,14 @@ impl Output<'_> {
         }
         let written = client.write_body(payload, is_last).await;
         written.map_err(|_gone| RelayEnd::ClientGone)
+    }
+
+    /// Masks the backend's key in a payload in or after which an error was reported.
+    fn masked(&self, payload: Bytes, monitor: &ResponseMonitor) -> Bytes {
+        match self.key.filter(|_| monitor.has_reported_error()) {
+            Some(key) => key.mask(payload),
+            None => payload,
+        }
     }
 
     fn transform(&mut self, payload: Bytes, is_last: bool) -> Result<Bytes, ErrorCode> {
@@ -267,6 +278,7 @@ impl Exchange<'_> {
             }
             // A malformed chunk may follow good ones in the same read: the next iteration finds it.
             let is_more_read = !payload.is_empty() && !self.connection.read.is_empty();
+            let payload = terms.output.masked(payload, monitor);
             let payload = match terms.output.transform(payload, is_last) {
                 Ok(payload) => payload,
                 Err(code) => return RelayEnd::Cut(code),

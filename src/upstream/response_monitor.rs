@@ -307,6 +307,11 @@ impl ResponseMonitor {
         self.has_failed || self.lacks_ending() || self.lacks_result()
     }
 
+    /// Returns whether the response has reported an error.
+    pub(crate) fn has_reported_error(&self) -> bool {
+        self.has_failed
+    }
+
     fn lacks_result(&self) -> bool {
         self.is_success
             && self.expected != ExpectedOutput::None

@@ -174,6 +174,28 @@ fn data_port_serves_no_admin_endpoint() {
     assert_eq!(health, json!({"status": "healthy", "backends": {"total": 1, "healthy": 1}}));
 }
 
+#[test]
+fn own_key_is_masked_where_a_backend_quotes_it() {
+    const KEY: &str = "sk-upstream-0123456789";
+    let quote = format!("{{\"error\":{{\"message\":\"bad key {KEY}\"}}}}");
+    let fault = |status| Fault::Status {
+        status,
+        retry_after: None,
+        body: quote.clone(),
+        headers: vec![("x-echo".to_owned(), format!("Bearer {KEY}"))],
+    };
+    let backend = format!("api_key: {KEY}");
+    for status in [200, 401, 409, 429, 500] {
+        // A new one each: some of the errors pause their backend.
+        let fleet = Fleet::start(1, Setup { backend: &backend, ..Setup::default() });
+        fleet.a().script([fault(status)]);
+        let response = fleet.chat();
+        let shown = head_and_body(&response);
+        assert!(!shown.contains(KEY) && shown.contains("Bearer ***"), "{status}: {shown}");
+        assert_eq!(response.text().len(), quote.len(), "{status}");
+    }
+}
+
 /// A response that says in head and body whose request it belongs to.
 fn request_as(fleet: &Fleet, number: usize, client: &mut Client) {
     let own = format!("client-{number}-only");

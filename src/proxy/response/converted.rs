@@ -14,6 +14,7 @@ use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::{RelayProgress, Reply, expect_end, finish_head};
 use crate::proxy::rewrite::conversions::{converter, describe};
 use crate::upstream::failure::ExchangeError;
+use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, ResponseSink, Transform};
 use crate::upstream::response_head::Framing;
 
@@ -36,6 +37,10 @@ pub(super) async fn relay_whole(
     expect_end(&head, &mut monitor);
     monitor.observe(&body, true);
     flow.ctx.record.response.usage = monitor.usage();
+    let body = match OwnKey::of(&attempt.backend.config) {
+        Some(key) if monitor.has_reported_error() => key.mask(body),
+        Some(_) | None => body,
+    };
     if !claim_conversion(&mut claim, body.len()) {
         return fail(flow, OwnError::from_unread(ReadWholeError::MemoryFull)).await;
     }

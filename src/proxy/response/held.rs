@@ -1,6 +1,8 @@
 //! Responses that are held rather than relayed: refusals, and errors that a better backend may
 //! spare the client.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
@@ -9,7 +11,12 @@ use super::Reply;
 use crate::proxy::Proxy;
 use crate::proxy::conversion::convert_held;
 use crate::proxy::request::ScannedRequest;
+use crate::upstream::disposition::MAX_HELD;
 use crate::upstream::failure::{HeldResponse, Refusal};
+use crate::upstream::own_key::OwnKey;
+
+/// The longest wait for the body of an error, in which the backend's key is masked.
+const ERROR_BODY: Duration = Duration::from_secs(2);
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
 /// `refusal`: the reason, if it is held for what it says.
@@ -25,6 +32,10 @@ pub(crate) fn held_of(
     let mut claim = proxy.claim_response();
     let is_kept = (reply.started.is_whole() || stream.is_some()) && claim.grow_to(body.len());
     let body = if is_kept { body } else { Bytes::new() };
+    let body = match OwnKey::of(&attempt.backend.config) {
+        Some(key) => key.mask(body),
+        None => body,
+    };
     let mut held = HeldResponse::new(reply.head.header.clone(), body, claim);
     keep_connection(proxy, reply);
     // A refusal without a body has nothing to convert.
@@ -41,6 +52,18 @@ pub(crate) fn held_of(
         held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
     }
     convert_held(held, request.profile.operation)
+}
+
+/// Masks the backend's key in an error that the client gets as it comes.
+pub(super) async fn mask_error(reply: &mut Reply<'_>, key: Option<OwnKey<'_>>) {
+    let Some(key) = key.filter(|_| reply.head.status >= 400 && !reply.head.is_encoded) else {
+        return;
+    };
+    // Whatever ends the read ends the relay, too.
+    let Reply { exchange, started, .. } = reply;
+    let read = exchange.read_until(started, |payload| payload.len() >= MAX_HELD);
+    _ = tokio::time::timeout(ERROR_BODY, read).await;
+    started.change(|payload| key.mask(payload));
 }
 
 /// Keeps the connection of a response that has been read whole.
