@@ -19,7 +19,9 @@ use crate::proxy::flow::Flow;
 use crate::proxy::moves::Movable;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
-use crate::proxy::response::{Reply, gather, held_of, keep_connection, record_head, relay, switch};
+use crate::proxy::response::{
+    Reply, gather, held_of, keep_connection, learn_framing, record_head, relay, switch,
+};
 use crate::proxy::rewrite::adapt;
 use crate::proxy::rewrite::unsupported::{removable, remove_unsupported};
 use crate::proxy::shift_state::TooLong;
@@ -142,14 +144,14 @@ async fn judge(
 ) -> Result<Disposition, Failure> {
     let status = reply.head.status;
     let is_success = matches!(status, 200..=299);
-    let (mut has_started, mut is_over) = (false, false);
-    let mut late = None;
+    let (mut has_started, mut is_over, mut late) = (false, false, None);
     let mut terms = reply.attempt.response_terms(view.request, view.ctx, status, is_gathered);
     terms.may_shorten = view.request.shift.as_ref().is_some_and(|shift| shift.reads(status));
     if matches!(status, 400 | 422 | 500 | 501) {
         terms.may_drop = removable(view);
     }
     loop {
+        learn_framing(view.request, reply);
         let seen = SeenResponse {
             status,
             framing: reply.head.framing,

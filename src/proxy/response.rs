@@ -4,6 +4,7 @@
 mod broken_end;
 mod converted;
 mod fields;
+mod framing;
 mod gathered;
 mod held;
 mod switched;
@@ -38,6 +39,7 @@ use broken_end::break_off;
 use fields::{add_decision, add_tier, requested_timing};
 
 pub(crate) use fields::add_edits;
+pub(crate) use framing::learn_framing;
 pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
 pub(super) use switched::switch;
@@ -58,12 +60,13 @@ pub(crate) async fn relay(
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
 ) -> Served {
+    framing::await_framing(request, &mut reply).await;
     record_head(flow.ctx, request, &mut reply);
     close_if_stopping(flow);
     let is_stream = reply.head.stream.is_some();
     let key = OwnKey::of(&reply.attempt.backend.config);
     held::mask_error(&mut reply, key).await;
-    expect_whole(request, &mut reply);
+    framing::expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
     let is_changed = request.conversion.is_some() || request.adds_usage;
     let change = if is_changed { change_of(flow, request, &mut reply.head)? } else { None };
@@ -184,15 +187,6 @@ async fn send_head(
             client.write_head(header).await?;
             Ok(None)
         }
-    }
-}
-
-/// Switches to `timeouts.response` if the backend sends a whole response to a request for a stream.
-fn expect_whole(request: &ScannedRequest, reply: &mut Reply<'_>) {
-    if request.profile.streaming && reply.head.stream.is_none() {
-        let limit = reply.attempt.serving.timeouts.response;
-        let deadline = &mut reply.exchange.interrupts.deadline;
-        deadline.set(reply.attempt.started, limit, ErrorCode::ResponseTimeout);
     }
 }
 

@@ -154,6 +154,23 @@ fn converted_response_that_reports_a_failure_ends_as_one() {
 }
 
 #[test]
+fn streams_are_known_by_their_first_bytes() {
+    let plain: Respond = |_, _| chunked("text/plain", HELLO_EVENTS);
+    let json: Respond = |_, _| chunked(JSON, HELLO_EVENTS);
+    let lines: Respond = |_, _| chunked("application/x-ndjson", HELLO_EVENTS);
+    for respond in [plain, json, lines] {
+        let (_, penstock) = alone(respond, CHATS);
+        assert_eq!(penstock.post(CHAT, &streaming_chat("m", "hi")).text(), HELLO_EVENTS);
+        let response = penstock.post(MESSAGES, &messages(true));
+        let text = response.text();
+        assert_eq!(response.header("content-type"), Some(EVENTS));
+        assert!(text.contains("hello") && text.contains("message_stop"), "{text}");
+        let good = "penstock_attempts_total{backend=\"only\",outcome=\"ok\"";
+        assert_eq!(find_metric(&penstock, good), Some(2.0));
+    }
+}
+
+#[test]
 fn refusals_that_no_client_caused_go_elsewhere() {
     const NO_CREDIT: &str = r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#;
     let refusals: [(Respond, &str, usize); 6] = [
