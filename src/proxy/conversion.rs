@@ -127,11 +127,11 @@ impl WayBack {
         self.operation
     }
 
-    /// The way back of a response that the client gets whole, if `is_whole`. Some engines send a
-    /// whole response to a request for a stream.
+    /// The way back of a response that the backend sends whole, if `is_whole`. Some engines send
+    /// one to a request for a stream.
     pub(crate) fn for_response(self, is_whole: bool) -> Self {
         match is_whole {
-            true => Self { reply: self.reply.without_stream(), ..self },
+            true => Self { reply: self.reply.of_complete(), ..self },
             false => self,
         }
     }

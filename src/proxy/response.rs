@@ -10,7 +10,7 @@ mod held;
 mod switched;
 
 use penstock_api::units::Timestamp;
-use penstock_api::{ErrorCode, Work};
+use penstock_api::Work;
 use penstock_clock::now;
 use penstock_core::fleet::{Outcome, TokenCounter};
 use penstock_core::routing::ContextShift;

@@ -60,7 +60,7 @@ pub(crate) fn change_of(
     if let Some(conversion) = request.conversion.take() {
         let is_whole = head.stream.is_none() && !flow.ctx.record.queue.is_kept_alive;
         let way_back = conversion.into_way_back().for_response(is_whole);
-        if !way_back.is_stream() {
+        if is_whole || !way_back.is_stream() {
             return Ok(Some(ResponseChange::Whole(way_back)));
         }
         let converter = stream_converter(flow, request, head, way_back)?;

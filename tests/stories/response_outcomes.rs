@@ -171,6 +171,20 @@ fn streams_are_known_by_their_first_bytes() {
 }
 
 #[test]
+fn whole_response_to_a_converted_stream_becomes_one() {
+    let (_, penstock) = alone(|_, _| whole(200, JSON, HELLO), CHATS);
+    let response = penstock.post(MESSAGES, &messages(true));
+    let text = response.text();
+    assert_eq!((response.status, response.header("content-type")), (200, Some(EVENTS)));
+    assert!(text.contains("\"hello\"") && text.contains("event: message_stop"), "{text}");
+    let mut body = chat("m", "hi");
+    body["stream"] = json!(true);
+    let response = penstock.post("/api/chat", &body);
+    assert_eq!(response.header("content-type"), Some("application/x-ndjson"));
+    assert!(response.text().contains("\"done\":true"), "{}", response.text());
+}
+
+#[test]
 fn refusals_that_no_client_caused_go_elsewhere() {
     const NO_CREDIT: &str = r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#;
     let refusals: [(Respond, &str, usize); 6] = [
@@ -434,10 +448,6 @@ fn every_framing_is_converted() {
         assert!(text.contains("hello") && text.contains("message_stop"), "{text}");
         assert!(!text.contains("event: error"), "{text}");
     }
-    // An engine that does not stream responds whole, as it does to its own clients.
-    let (_, penstock) = alone(|_, _| whole(200, JSON, HELLO), CHATS);
-    let response = penstock.post(MESSAGES, &messages(true));
-    assert_eq!(response.json()["content"][0]["text"], "hello", "{}", response.text());
 }
 
 fn over_http2() -> (Http2Engine, Penstock) {

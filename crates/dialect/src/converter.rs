@@ -44,8 +44,9 @@ impl ResponseConverter {
     ) -> Self {
         let (is_stream, limits) = (reply.stream, context.limits);
         let (reader, framing) = reader_of(backend).unzip();
-        let framing = framing.filter(|_| is_stream).unwrap_or(Framing::Whole);
-        let limit = if is_stream { limits.event } else { limits.whole };
+        let is_read_whole = reply.is_complete || !is_stream;
+        let framing = framing.filter(|_| !is_read_whole).unwrap_or(Framing::Whole);
+        let limit = if is_read_whole { limits.whole } else { limits.event };
         let conversion = Conversion {
             client,
             writer: writer_of(client, is_stream),
@@ -103,7 +104,8 @@ impl ResponseConverter {
             reader.end(&mut |event| conversion.take(&event, elapsed, out))?;
         }
         let Totals { finish, pieces, calls, .. } = conversion.totals;
-        let is_whole = !conversion.reply.terms.stream;
+        let terms = &conversion.reply.terms;
+        let is_whole = terms.is_complete || !terms.stream;
         // A stream without a finish reason was cut; a complete response may lack it.
         if finish.is_some() || (is_whole && (pieces > 0 || calls > 0)) {
             return conversion.take(&Event::Done, elapsed, out);

@@ -14,6 +14,8 @@ use super::limits::ResponseLimits;
 pub struct ReplyTerms {
     /// True if the response is a stream.
     pub(super) stream: bool,
+    /// True if the backend sends a complete response, although the client may receive a stream.
+    pub(super) is_complete: bool,
     /// True if the client wants the usage event of OpenAI's streams.
     pub(super) include_usage: bool,
     /// The parts of the request that the response echoes: members of a JSON object, with a trailing
@@ -35,10 +37,11 @@ pub(super) struct ToolForm {
 }
 
 impl ReplyTerms {
-    /// Returns the same terms for a complete response.
+    /// Returns the same terms for a complete response of the backend. A client that requested a
+    /// stream gets one with all of it.
     #[must_use]
-    pub fn without_stream(self) -> Self {
-        Self { stream: false, ..self }
+    pub fn of_complete(self) -> Self {
+        Self { is_complete: true, ..self }
     }
 
     /// Returns whether the client receives a stream.
