@@ -7,7 +7,7 @@ use bytes::Bytes;
 use penstock_api::{ErrorCode, Operation};
 use penstock_clock::now;
 use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
-use penstock_core::routing::{ModelAsked, RouteError, RoutingDecision, SplitPoint};
+use penstock_core::routing::{ModelAsked, Names, RouteError, RoutingDecision, SplitPoint};
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
@@ -100,7 +100,8 @@ impl Requested {
         }
         let names = &ctx.generation.router.names;
         let target = names.resolve(name, fleet, SplitPoint::default());
-        let id = fleet.model_id(target).or_else(|| fleet.model_id(name)).ok_or_else(|| {
+        let id = shortest_branch(names, fleet, name).or_else(|| fleet.model_id(target));
+        let id = id.or_else(|| fleet.model_id(name)).ok_or_else(|| {
             let at = now();
             OwnError::from_route(&RouteError::unknown_model(name, target, fleet, at), at, 0.5)
         })?;
@@ -120,6 +121,18 @@ impl Requested {
     }
 }
 
+/// Returns the model with the shortest context among those that an alias splits its requests to:
+/// clients cut their prompts by what is shown. `None` for other names.
+fn shortest_branch(names: &Names, fleet: &Topology, name: &str) -> Option<ModelId> {
+    let split = names.split(name, fleet).filter(|_| fleet.model_id(name).is_none())?;
+    let branches = split.branches().filter_map(|(target, _)| {
+        let id = fleet.model_id(target)?;
+        let contexts = fleet.model(id)?.serving.iter().filter_map(|row| row.context_length);
+        Some((contexts.max()?, id))
+    });
+    branches.min_by_key(|(context, _)| *context).map(|(_, id)| id)
+}
+
 /// The Ollama backends of a model that can be queried, with the numbers of their rows; the least
 /// busy first.
 fn holders<'a>(fleet: &Topology, model: &'a Model) -> Vec<(u32, &'a Serving)> {
@@ -135,10 +148,14 @@ fn holders<'a>(fleet: &Topology, model: &'a Model) -> Vec<(u32, &'a Serving)> {
     holders
 }
 
-/// The description of a model that an engine other than Ollama serves.
+/// The description of a model that an engine other than Ollama serves: of the backend with the
+/// longest context, which gets the prompts that the others have no room for.
 fn describe(fleet: &Topology, model: &Model, name: &str, created: u64) -> Option<Value> {
-    let mut rows = model.serving.iter().filter_map(|row| Some((row, backend_of(fleet, row)?)));
-    let (row, backend) = rows.find(|(_, backend)| !backend.is_ollama())?;
+    let rows = model.serving.iter().filter_map(|row| Some((row, backend_of(fleet, row)?)));
+    let others = rows.filter(|(_, backend)| !backend.is_ollama());
+    let is_longer = |row: &Serving, other: &Serving| row.context_length > other.context_length;
+    let (row, backend) =
+        others.reduce(|best, next| if is_longer(next.0, best.0) { next } else { best })?;
     let lists = Lists::of(fleet);
     Some(Described { name, model, lists: &lists, created }.shown(row, backend))
 }

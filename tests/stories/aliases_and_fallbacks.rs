@@ -232,6 +232,10 @@ fn window_of_a_split_is_that_of_its_shortest_branch() {
     assert_eq!(listed(&anthropic, "max_input_tokens"), expected);
     let one = client::request(penstock.data, "GET", "/v1/models/second", &anthropic, b"").json();
     assert_eq!(one["max_input_tokens"], 4096);
+    for (alias, context) in [("first", 4096), ("second", 4096), ("one", 131_072)] {
+        let shown = penstock.post("/api/show", &serde_json::json!({"model": alias})).json();
+        assert_eq!(shown["model_info"]["unknown.context_length"], context, "{alias}");
+    }
 }
 
 const SPLIT: &str = "aliases: { gpt: [{ to: a, weight: 3 }, { to: b, weight: 1 }] }";
