@@ -1,5 +1,7 @@
 //! Writes Anthropic's `/v1/messages`.
 
+use serde_json::value::RawValue;
+
 use crate::RequestTerms;
 use crate::conversation::{
     CallResult, Conversation, Effort, Format, Image, Message, Part, Role, Thinking, ToolChoice,
@@ -27,9 +29,13 @@ pub(crate) fn write(
     body.number("max_tokens", conversation.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS));
     write_messages(&conversation.messages, &mut body);
     write_tools(&conversation.tools, &mut body);
-    write_thinking_and_format(conversation, &mut body);
+    // The API refuses to think before a call that it must make; the call is what the client needs.
+    let thinks = conversation.thinking.enabled.filter(|on| !on || !is_call_forced(conversation));
+    write_thinking_and_format(conversation, thinks, &mut body);
     for (name, value) in conversation.sampling.iter().filter(|(name, _)| SAMPLING.contains(name)) {
-        body.raw(name, value.get());
+        if thinks != Some(true) || fits_thinking(name, value) {
+            body.raw(name, value.get());
+        }
     }
     if !conversation.stop.is_empty() {
         let mut list = body.list("stop_sequences");
@@ -37,6 +43,20 @@ pub(crate) fn write(
     }
     body.flag("stream", conversation.stream);
     write_extra(conversation, &mut body)
+}
+
+/// Returns whether the model must call a tool.
+fn is_call_forced(conversation: &Conversation<'_>) -> bool {
+    let tools = &conversation.tools;
+    let is_forced = matches!(tools.choice, Some(ToolChoice::Required | ToolChoice::Named(_)));
+    is_forced && !tools.list.is_empty()
+}
+
+/// Returns whether the API takes a sampling option while the model thinks: `top_p` from 0.95 to 1,
+/// no `top_k`, and no `temperature` but 1, which is the default. Source: Anthropic's documentation
+/// of extended thinking.
+fn fits_thinking(name: &str, value: &RawValue) -> bool {
+    name == "top_p" && value.get().parse().is_ok_and(|share: f64| (0.95..=1.0).contains(&share))
 }
 
 /// Refuses fields that the API has no form for and the client would miss.
@@ -189,9 +209,13 @@ fn write_tools(tools: &Tools<'_>, body: &mut Object<'_>) {
     }
 }
 
-fn write_thinking_and_format(conversation: &Conversation<'_>, body: &mut Object<'_>) {
-    let Thinking { enabled, effort, .. } = conversation.thinking;
-    match enabled {
+fn write_thinking_and_format(
+    conversation: &Conversation<'_>,
+    thinks: Option<bool>,
+    body: &mut Object<'_>,
+) {
+    let Thinking { effort, .. } = conversation.thinking;
+    match thinks {
         Some(true) => body.object("thinking").text("type", "adaptive"),
         Some(false) => body.object("thinking").text("type", "disabled"),
         None => {}

@@ -38,7 +38,6 @@ fn chat_becomes_a_request_of_anthropics() {
             ],
             "tools": [{"name": "f", "input_schema": {"type": "object", "properties": {}}}],
             "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
-            "thinking": {"type": "adaptive"},
             "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {"type": "object"}}},
             "temperature": 0.2, "stop_sequences": ["x"], "stream": false, "metadata": {"user_id": "u"},
         })
@@ -55,6 +54,33 @@ fn chat_becomes_a_request_of_anthropics() {
     let alone = convert(Chat, Messages, &alone);
     assert_eq!(alone.get("system"), None);
     assert_eq!(alone["messages"][0]["role"], "user", "the API demands a message");
+}
+
+#[test]
+fn thinking_excludes_what_anthropics_api_refuses_beside_it() {
+    let body = |fields: Value| {
+        let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "x"}],
+            "temperature": 0.2, "top_k": 5, "top_p": 0.5,
+            "tools": [{"type": "function", "function": {"name": "f"}}]});
+        body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        convert(Chat, Messages, &body)
+    };
+    let has = |body: &Value, names: [&str; 4]| names.map(|name| body.get(name).is_some());
+    let names = ["thinking", "temperature", "top_k", "top_p"];
+    let thinks = body(json!({"reasoning_effort": "high", "tool_choice": "auto"}));
+    assert_eq!(has(&thinks, names), [true, false, false, false], "{thinks}");
+    assert_eq!(thinks["tool_choice"], json!({"type": "auto"}));
+    let narrow = body(json!({"reasoning_effort": "high", "top_p": 0.97}));
+    assert_eq!(has(&narrow, names), [true, false, false, true], "{narrow}");
+    let choice = json!({"type": "function", "function": {"name": "f"}});
+    for choice in [json!("required"), choice] {
+        let forced = body(json!({"reasoning_effort": "high", "tool_choice": choice}));
+        assert_eq!(has(&forced, names), [false, true, true, true], "{forced}");
+        assert_eq!(forced["output_config"]["effort"], "high");
+    }
+    let off = body(json!({"reasoning_effort": "none", "tool_choice": "required"}));
+    assert_eq!(off["thinking"], json!({"type": "disabled"}));
+    assert_eq!(has(&off, names), [true; 4], "{off}");
 }
 
 #[test]
