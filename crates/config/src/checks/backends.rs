@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use penstock_api::Engine;
+
 use super::{MAX_BACKENDS, Soundness, check_health, check_spelled_once, groups};
 use crate::sections::Config;
 use crate::sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls};
@@ -81,6 +83,11 @@ fn check_backend(
     check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
     check_backend_tls(backend, item, index, reader);
     groups::check(config, backend, item, reader);
+    if is_own_api(backend) {
+        let base = BackendUrl { base_path: String::new(), ..backend.url.clone() }.to_string();
+        let warning = Warning::EndpointUrl { path: "/api/v1".to_owned(), base };
+        reader.warn(&item.at("url").place, warning);
+    }
     if let Some(Entry { node, .. }) = item.entry("health") {
         check_health(&backend.health, node, reader);
     }
@@ -91,6 +98,18 @@ fn check_backend(
             reader.fault(&node.at("id").place, problem);
         }
     }
+}
+
+/// Returns whether a URL leads to LM Studio's own API, which is not that of OpenAI. At others, such
+/// as OpenRouter, `/api/v1` is a usual base.
+fn is_own_api(backend: &BackendConfig) -> bool {
+    /// The port of LM Studio, unless another one is set there.
+    const LM_STUDIO: u16 = 1234;
+    let may_be = match backend.engine {
+        Engine::LmStudio => true,
+        engine => engine == Engine::Auto && backend.url.port == LM_STUDIO,
+    };
+    may_be && backend.url.base_path == "/api"
 }
 
 /// Returns the listen address of this process that a URL leads to, and the name of its port.

@@ -142,6 +142,13 @@ const OTHER_ENDPOINTS: &[&str] = &[
     "/slots",
     "/generate",
     "/generate_stream",
+    // LM Studio's own API, which is not that of OpenAI.
+    "/api/v0/models",
+    "/api/v0/chat/completions",
+    "/api/v0/completions",
+    "/api/v0/embeddings",
+    // A base path that was given twice.
+    "/v1/v1",
 ];
 
 /// Warns if a URL ends with the path of an endpoint or with the start of one, as in an example with
@@ -192,6 +199,9 @@ mod tests {
             ("http://[::1]:8/chat/completions", "/chat/completions", "http://[::1]:8"),
             ("http://a/V1/Messages", "/V1/Messages", "http://a"),
             ("http://a:8080/generate", "/generate", "http://a:8080"),
+            ("http://a:1234/api/v0", "/api/v0", "http://a:1234"),
+            ("http://a/api/v0/chat/completions", "/api/v0/chat/completions", "http://a"),
+            ("http://a/openai/v1/v1/", "/v1/v1", "http://a/openai"),
         ] {
             let (path, base) = (path.to_owned(), base.to_owned());
             assert_eq!(

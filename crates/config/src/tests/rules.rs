@@ -132,6 +132,30 @@ fn long_alias_chains_warn_and_name_where_they_stop() {
 }
 
 #[test]
+fn paths_of_lm_studios_own_api_warn() {
+    let given = |url: &str, engine: &str| {
+        warnings(&format!("backends: [{{url: \"{url}\", engine: {engine}}}]"))
+    };
+    for (url, engine, path) in [
+        ("http://a:1234/api/v1", "lmstudio", "'/api/v1'"),
+        ("http://a:1234/api/v1", "auto", "'/api/v1'"),
+        ("http://a:1234/api/v0", "lmstudio", "'/api/v0'"),
+        ("http://a:1234/v1/v1", "lmstudio", "'/v1/v1'"),
+    ] {
+        let all = warnings_of_one(given(url, engine));
+        assert!(all.contains(path) && all.contains("write 'http://a:1234'"), "{url}: {all}");
+    }
+    assert!(given("https://openrouter.ai/api/v1", "openai").is_empty());
+    assert!(given("http://a:1234/v1", "lmstudio").is_empty());
+}
+
+/// Returns the only warning.
+fn warnings_of_one(warnings: Vec<String>) -> String {
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    warnings.concat()
+}
+
+#[test]
 fn aliases_that_hide_models_warn() {
     let text =
         "backends: [{name: x, url: http://a, models: [gpt-4, m]}]\nrouting: {aliases: {gpt-4: m}}";
