@@ -169,6 +169,13 @@ impl Conversion {
         self.totals.record(event, elapsed);
         let Some(writer) = &mut self.writer else { return Ok(()) };
         let moment = Moment { reply: &self.reply, elapsed };
+        let event = match *event {
+            // Of the APIs that responses are converted to, only this one has it apart from text.
+            Event::Refusal(text) if self.client != Operation::Responses => {
+                &Event::Text { text, logprobs: None }
+            }
+            _ => event,
+        };
         match event {
             Event::Error(message) => {
                 let failure = Failure { code: "server_error", message };
@@ -188,6 +195,7 @@ impl Conversion {
                 Ok(())
             }
             Event::Text { .. }
+            | Event::Refusal(_)
             | Event::Thinking(_)
             | Event::Signature(_)
             | Event::Call { .. }

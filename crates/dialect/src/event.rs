@@ -13,6 +13,8 @@ pub(super) enum Event<'a> {
         /// The probabilities of its tokens: the text of a JSON list in the form of OpenAI's chat.
         logprobs: Option<&'a str>,
     },
+    /// A piece of the text in which the model refuses to respond.
+    Refusal(&'a str),
     /// A piece of the model's thinking.
     Thinking(&'a str),
     /// Anthropic's proof that its model wrote the thinking.
@@ -137,7 +139,10 @@ impl Totals {
     /// Records an event that arrived `elapsed` after the request.
     pub(super) fn record(&mut self, event: &Event<'_>, elapsed: Duration) {
         match *event {
-            Event::Text { .. } | Event::Thinking(_) | Event::Arguments { .. } => {
+            Event::Text { .. }
+            | Event::Refusal(_)
+            | Event::Thinking(_)
+            | Event::Arguments { .. } => {
                 self.pieces += 1;
                 self.first_piece.get_or_insert(elapsed);
             }

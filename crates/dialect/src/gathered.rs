@@ -31,6 +31,8 @@ impl GatheredCall {
 pub(super) struct Gathered {
     /// The text.
     pub(super) text: String,
+    /// The text in which the model refuses to respond.
+    pub(super) refusal: String,
     /// The model's thinking.
     pub(super) thinking: String,
     /// Anthropic's proof of the thinking.
@@ -45,7 +47,7 @@ pub(super) struct Gathered {
 impl Gathered {
     /// Returns the number of bytes held.
     pub(super) fn size(&self) -> usize {
-        let texts = [&self.text, &self.thinking, &self.signature, &self.logprobs];
+        let texts = [&self.text, &self.refusal, &self.thinking, &self.signature, &self.logprobs];
         texts.map(String::len).iter().sum::<usize>() + self.arguments_size
     }
 
@@ -57,6 +59,10 @@ impl Gathered {
                 add_inside(&mut self.logprobs, logprobs);
                 let size = self.text.len() + self.logprobs.len();
                 check_size("the text", size, limits.whole)
+            }
+            Event::Refusal(text) => {
+                self.refusal.push_str(text);
+                check_size("the text", self.refusal.len(), limits.whole)
             }
             Event::Thinking(text) => {
                 self.thinking.push_str(text);

@@ -30,7 +30,8 @@ pub(super) trait ResponseReader: Send + std::fmt::Debug {
 fn report_halves(halves: &mut Halves, sink: &mut Sink<'_>) -> Done {
     for channel in halves.take() {
         sink(match channel {
-            Channel::Text | Channel::Refusal => Event::Text { text: REPLACEMENT, logprobs: None },
+            Channel::Text => Event::Text { text: REPLACEMENT, logprobs: None },
+            Channel::Refusal => Event::Refusal(REPLACEMENT),
             Channel::Thinking => Event::Thinking(REPLACEMENT),
             Channel::Arguments(place) => Event::Arguments { place, piece: REPLACEMENT },
         })?;

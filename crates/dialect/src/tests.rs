@@ -186,3 +186,60 @@ fn thinking_is_in_the_configured_fields() {
         }
     }
 }
+
+#[test]
+fn complete_response_becomes_a_stream_of_all_of_it() {
+    let call =
+        serde_json::json!([{"id": "t", "function": {"name": "f", "arguments": "{\"a\":1}"}}]);
+    let message = serde_json::json!({"role": "assistant", "content": "hello", "tool_calls": call});
+    let payload = serde_json::json!({"choices": [{"index": 0, "finish_reason": "tool_calls",
+        "message": message}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}});
+    for (client, last) in [
+        (Operation::Messages, "message_stop"),
+        (Operation::Responses, "response.completed"),
+        (Operation::OllamaChat, "\"done\":true"),
+    ] {
+        let text = respond((client, Operation::Chat), &stream_terms().of_complete(), &{
+            // Line breaks are no ends of events here.
+            serde_json::to_string_pretty(&payload).unwrap()
+        });
+        assert!(text.contains("hello") && text.contains("\"f\""), "{text}");
+        assert!(text.trim_end().lines().next_back().unwrap().contains(last), "{text}");
+    }
+    let (_, cut) = try_respond(
+        (Operation::Messages, Operation::Chat),
+        &stream_terms().of_complete(),
+        "{\"choices\":[]}",
+    );
+    assert_eq!(cut, Err(BadResponse::EndedEarly));
+}
+
+#[test]
+fn refusal_has_its_own_part_in_responses() {
+    use serde_json::json;
+    let whole = json!({"choices": [{"index": 0, "finish_reason": "stop",
+        "message": {"role": "assistant", "content": null, "refusal": "nope"}}]});
+    let response = respond_whole((Operation::Responses, Operation::Chat), &whole);
+    let part = json!({"type": "refusal", "refusal": "nope"});
+    assert_eq!(response["output"][0]["content"], json!([part]));
+    let message = respond_whole((Operation::Messages, Operation::Chat), &whole);
+    assert_eq!(message["content"], json!([{"type": "text", "text": "nope"}]));
+    let chunk = |delta: Value, finish: Value| json!({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]});
+    let stream = sse(&[
+        chunk(json!({"content": "Well."}), Value::Null),
+        chunk(json!({"refusal": "no"}), Value::Null),
+        chunk(json!({"refusal": "pe"}), json!("stop")),
+    ]) + "data: [DONE]\n\n";
+    let out = respond((Operation::Responses, Operation::Chat), &stream_terms(), &stream);
+    let all = events(&out);
+    let of = |kind: &str| all.iter().filter(|one| one["type"] == kind).collect::<Vec<_>>();
+    let deltas: Vec<_> = of("response.refusal.delta").iter().map(|one| &one["delta"]).collect();
+    assert_eq!(deltas, ["no", "pe"]);
+    assert_eq!(of("response.refusal.done")[0]["refusal"], "nope");
+    assert_eq!(of("response.content_part.done")[1]["part"], part);
+    let output = &of("response.completed")[0]["response"]["output"];
+    assert_eq!(output[0]["content"][0]["text"], "Well.");
+    assert_eq!(output[1]["content"], json!([part]));
+    let text = respond((Operation::OllamaChat, Operation::Chat), &stream_terms(), &stream);
+    assert!(text.contains("\"no\"") && text.contains("\"pe\""), "{text}");
+}

@@ -46,7 +46,10 @@ fn message_pieces(message: &Value) -> Vec<Option<String>> {
 /// The text of a content: a string, or a list of parts.
 fn content(message: &Value) -> Option<String> {
     match message.get("content")? {
-        Value::Array(parts) => Some(parts.iter().filter_map(|part| text(part, "/text")).collect()),
+        Value::Array(parts) => {
+            let piece = |part| text(part, "/text").or_else(|| text(part, "/refusal"));
+            Some(parts.iter().filter_map(piece).collect())
+        }
         _ => text(message, "/content"),
     }
 }

@@ -101,7 +101,7 @@ impl ChatReader {
             if let Some(list) = logprobs {
                 sink(Event::Text { text: "", logprobs: Some(list) })?;
             }
-            self.send_text(Channel::Refusal, &delta.refusal.unwrap_or_default(), None, sink)?;
+            self.send_refusal(&delta.refusal.unwrap_or_default(), sink)?;
             for (position, call) in delta.tool_calls.into_iter().flatten().enumerate() {
                 self.read_call(&call, position, sink)?;
             }
@@ -118,7 +118,7 @@ impl ChatReader {
     ) -> Done {
         let chunks = match content {
             Content::Text(text) => {
-                return self.send_text(Channel::Text, text, logprobs.take(), sink);
+                return self.send_text(text, logprobs.take(), sink);
             }
             Content::Chunks(chunks) => chunks,
         };
@@ -127,10 +127,10 @@ impl ChatReader {
                 self.read_thinking(thinking, sink)?;
             }
             if let Some(text) = &chunk.text {
-                self.send_text(Channel::Text, text, logprobs.take(), sink)?;
+                self.send_text(text, logprobs.take(), sink)?;
             }
             if let Some(text) = &chunk.refusal {
-                self.send_text(Channel::Refusal, text, None, sink)?;
+                self.send_refusal(text, sink)?;
             }
         }
         Ok(())
@@ -155,14 +155,18 @@ impl ChatReader {
         }
     }
 
+    fn send_refusal(&mut self, piece: &Piece<'_>, sink: &mut Sink<'_>) -> Done {
+        let text = self.halves.join(Channel::Refusal, piece);
+        if text.is_empty() { Ok(()) } else { sink(Event::Refusal(&text)) }
+    }
+
     fn send_text(
         &mut self,
-        channel: Channel,
         piece: &Piece<'_>,
         logprobs: Option<&str>,
         sink: &mut Sink<'_>,
     ) -> Done {
-        let text = self.halves.join(channel, piece);
+        let text = self.halves.join(Channel::Text, piece);
         if text.is_empty() && logprobs.is_none() {
             return Ok(());
         }

@@ -58,7 +58,8 @@ impl ResponseWriter for ChatChunks {
             Event::Arguments { place, piece } => {
                 self.function(&CallPiece { place, member: "arguments", piece }, moment, out);
             }
-            Event::Signature(_)
+            Event::Refusal(_)
+            | Event::Signature(_)
             | Event::Finish(_)
             | Event::StopText(_)
             | Event::Usage(_)

@@ -32,6 +32,7 @@ pub(crate) struct InOrder<W> {
 #[derive(Debug)]
 enum Block {
     Text { text: String, logprobs: String },
+    Refusal(String),
     Thinking(String),
     Signature(String),
     Call(WaitingCall),
@@ -58,7 +59,7 @@ impl<W: ResponseWriter> ResponseWriter for InOrder<W> {
             }
             Event::CallName { place, piece } => self.add_name(place, piece, moment),
             Event::Arguments { place, piece } => self.add_arguments(place, piece, moment, out),
-            Event::Text { .. } | Event::Thinking(_) | Event::Signature(_) => {
+            Event::Text { .. } | Event::Refusal(_) | Event::Thinking(_) | Event::Signature(_) => {
                 self.advance(moment, out)?;
                 if self.blocks.is_empty() {
                     return self.inner.write(event, moment, out);
@@ -168,7 +169,9 @@ impl<W: ResponseWriter> InOrder<W> {
         let index = self.places.get(place)?.checked_sub(self.gone)?;
         match self.blocks.get_mut(index)? {
             Block::Call(call) => Some(call),
-            Block::Text { .. } | Block::Thinking(_) | Block::Signature(_) => None,
+            Block::Text { .. } | Block::Refusal(_) | Block::Thinking(_) | Block::Signature(_) => {
+                None
+            }
         }
     }
 
@@ -185,11 +188,13 @@ impl<W: ResponseWriter> InOrder<W> {
                 add_inside(&mut logprobs, *list);
                 self.push(Block::Text { text: (*text).to_owned(), logprobs }, moment)
             }
-            (Event::Thinking(piece), Some(Block::Thinking(text)))
+            (Event::Refusal(piece), Some(Block::Refusal(text)))
+            | (Event::Thinking(piece), Some(Block::Thinking(text)))
             | (Event::Signature(piece), Some(Block::Signature(text))) => {
                 text.push_str(piece);
                 self.grow(piece.len(), moment)
             }
+            (Event::Refusal(text), _) => self.push(Block::Refusal((*text).to_owned()), moment),
             (Event::Thinking(text), _) => self.push(Block::Thinking((*text).to_owned()), moment),
             (Event::Signature(text), _) => self.push(Block::Signature((*text).to_owned()), moment),
             _ => Ok(()),
@@ -214,7 +219,7 @@ impl Block {
     fn size(&self) -> usize {
         let text = match self {
             Self::Text { text, logprobs } => text.len() + logprobs.len(),
-            Self::Thinking(text) | Self::Signature(text) => text.len(),
+            Self::Refusal(text) | Self::Thinking(text) | Self::Signature(text) => text.len(),
             Self::Call(call) if call.is_written => return call.arguments.len(),
             Self::Call(call) => call.id.len() + call.name.len() + call.arguments.len(),
         };
@@ -224,7 +229,7 @@ impl Block {
     /// Returns whether the block after it may be written.
     fn is_whole(&self) -> bool {
         match self {
-            Self::Text { .. } | Self::Thinking(_) | Self::Signature(_) => true,
+            Self::Text { .. } | Self::Refusal(_) | Self::Thinking(_) | Self::Signature(_) => true,
             Self::Call(call) => call.end.is_whole(),
         }
     }
@@ -242,6 +247,7 @@ fn write_block(
             let list = (!logprobs.is_empty()).then(|| format!("[{logprobs}]"));
             inner.write(&Event::Text { text, logprobs: list.as_deref() }, moment, out)
         }
+        Block::Refusal(text) => inner.write(&Event::Refusal(text), moment, out),
         Block::Thinking(text) => inner.write(&Event::Thinking(text), moment, out),
         Block::Signature(text) => inner.write(&Event::Signature(text), moment, out),
         Block::Call(call) => {

@@ -54,7 +54,8 @@ impl ResponseWriter for MessageEvents {
                 }
                 self.delta("input_json_delta", "partial_json", piece, out);
             }
-            Event::CallName { .. }
+            Event::Refusal(_)
+            | Event::CallName { .. }
             | Event::Finish(_)
             | Event::StopText(_)
             | Event::Usage(_)

@@ -25,7 +25,8 @@ impl<'c> Content<'c> {
         match *event {
             Event::Text { text, logprobs } => Some(Self { text, logprobs, ..Self::default() }),
             Event::Thinking(thinking) => Some(Self { thinking, ..Self::default() }),
-            Event::Signature(_)
+            Event::Refusal(_)
+            | Event::Signature(_)
             | Event::Call { .. }
             | Event::CallName { .. }
             | Event::Arguments { .. }

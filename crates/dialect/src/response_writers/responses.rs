@@ -32,6 +32,10 @@ impl ResponseWriter for ResponseEvents {
                 item.add_logprobs(logprobs);
                 self.delta(text, logprobs, moment, out)
             }
+            Event::Refusal(text) => {
+                self.open_item(Kind::Refusal, moment, out)?;
+                self.delta(text, None, moment, out)
+            }
             Event::Thinking(text) => {
                 self.open_item(Kind::Thinking, moment, out)?;
                 self.delta(text, None, moment, out)
@@ -224,6 +228,9 @@ pub(crate) fn write_whole(
     }
     if !gathered.text.is_empty() {
         items.push((Kind::Text, &gathered.text));
+    }
+    if !gathered.refusal.is_empty() {
+        items.push((Kind::Refusal, &gathered.refusal));
     }
     for (place, call) in gathered.calls.iter().enumerate() {
         let kind = Kind::call(&CallStart { place, id: &call.id, name: &call.name }, moment.reply);

@@ -15,6 +15,8 @@ pub(super) enum Kind {
     /// A message of the model.
     #[default]
     Text,
+    /// A message in which the model refuses to respond.
+    Refusal,
     /// The model's thinking.
     Thinking,
     /// A call of a function.
@@ -67,7 +69,7 @@ impl Item {
     pub(super) fn new(kind: Kind, index: u64, request_id: &str) -> Self {
         // As OpenAI's ids start.
         let prefix = match kind {
-            Kind::Text => "msg",
+            Kind::Text | Kind::Refusal => "msg",
             Kind::Thinking => "rs",
             Kind::Call(_) => "fc",
             Kind::FreeForm(_) => "ctc",
@@ -84,14 +86,19 @@ impl Item {
     /// Returns the index of the call among the calls.
     pub(super) fn place(&self) -> Option<usize> {
         match &self.kind {
-            Kind::Text | Kind::Thinking => None,
+            Kind::Text | Kind::Refusal | Kind::Thinking => None,
             Kind::Call(target) | Kind::FreeForm(target) => Some(target.place),
         }
     }
 
     /// Returns whether a piece of this kind belongs to it.
     pub(super) fn continues(&self, kind: &Kind) -> bool {
-        matches!((&self.kind, kind), (Kind::Text, Kind::Text) | (Kind::Thinking, Kind::Thinking))
+        matches!(
+            (&self.kind, kind),
+            (Kind::Text, Kind::Text)
+                | (Kind::Refusal, Kind::Refusal)
+                | (Kind::Thinking, Kind::Thinking)
+        )
     }
 
     /// Adds the probabilities of a piece: the text of a JSON list.
@@ -103,6 +110,7 @@ impl Item {
     pub(super) fn part(&self) -> Option<(&'static str, &'static str)> {
         match self.kind {
             Kind::Text => Some(("output_text", "response.output_text.delta")),
+            Kind::Refusal => Some(("refusal", "response.refusal.delta")),
             Kind::Thinking => Some(("reasoning_text", "response.reasoning_text.delta")),
             Kind::Call(_) | Kind::FreeForm(_) => None,
         }
@@ -111,7 +119,7 @@ impl Item {
     /// Returns the type of the event of a piece, if pieces are sent.
     pub(super) fn delta_kind(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Text | Kind::Thinking => self.part().map(|(_, delta)| delta),
+            Kind::Text | Kind::Refusal | Kind::Thinking => self.part().map(|(_, delta)| delta),
             Kind::Call(_) => Some("response.function_call_arguments.delta"),
             // The input is a string inside the arguments: it is known once they are complete.
             Kind::FreeForm(_) => None,
@@ -122,6 +130,7 @@ impl Item {
     pub(super) fn done(&self) -> (&'static str, &'static str, Cow<'_, str>) {
         let (kind, member) = match self.kind {
             Kind::Text => ("response.output_text.done", "text"),
+            Kind::Refusal => ("response.refusal.done", "refusal"),
             Kind::Thinking => ("response.reasoning_text.done", "text"),
             Kind::Call(_) => ("response.function_call_arguments.done", "arguments"),
             Kind::FreeForm(_) => ("response.custom_tool_call_input.done", "input"),
@@ -144,7 +153,9 @@ impl Item {
                 Ok(arguments) => arguments.input.to_string().into(),
                 Err(_) => Cow::Borrowed(&self.text),
             },
-            Kind::Text | Kind::Thinking | Kind::Call(_) => Cow::Borrowed(&self.text),
+            Kind::Text | Kind::Refusal | Kind::Thinking | Kind::Call(_) => {
+                Cow::Borrowed(&self.text)
+            }
         }
     }
 
@@ -163,7 +174,7 @@ impl Item {
         match &self.kind {
             Kind::Text => event.list("logprobs").inside(self.logprobs.as_bytes()),
             Kind::Call(target) => event.text("name", &target.name),
-            Kind::Thinking | Kind::FreeForm(_) => {}
+            Kind::Refusal | Kind::Thinking | Kind::FreeForm(_) => {}
         }
     }
 
@@ -172,7 +183,7 @@ impl Item {
         item.text("id", &self.id);
         let (is_open, whole) = (status == "in_progress", self.whole_text());
         match &self.kind {
-            Kind::Text => {
+            Kind::Text | Kind::Refusal => {
                 item.text("type", "message");
                 item.text("status", status);
                 item.text("role", "assistant");
@@ -212,7 +223,7 @@ impl Item {
 /// Writes a content part.
 pub(super) fn write_part(kind: &str, text: &str, logprobs: &str, mut part: Object<'_>) {
     part.text("type", kind);
-    part.text("text", text);
+    part.text(if kind == "refusal" { kind } else { "text" }, text);
     if kind == "output_text" {
         // Clients require both lists.
         drop(part.list("annotations"));
