@@ -157,6 +157,7 @@ async fn judge(
             framing: reply.head.framing,
             stream: reply.head.stream,
             is_json: reply.head.is_json,
+            is_text: reply.head.is_text,
             is_encoded: reply.head.is_encoded,
             body: has_started.then(|| reply.started.payload()),
             is_whole: is_over || reply.started.is_whole(),

@@ -2,8 +2,10 @@
 //! the response. The status alone does not decide: a 200 may come with an error, or with nothing at
 //! all.
 
+mod content;
+
 use penstock_api::units::TokenCount;
-use penstock_api::{BodyFormat, Capabilities, Operation, StreamFraming};
+use penstock_api::{Capabilities, Operation, ResultFormat, StreamFraming};
 use penstock_core::fleet::{BackendSet, Model, Serving};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
 use penstock_scan::{
@@ -11,6 +13,7 @@ use penstock_scan::{
     reports_failure,
 };
 
+use self::content::is_foreign;
 use crate::upstream::failure::Refusal;
 use crate::upstream::response_head::Framing;
 
@@ -113,6 +116,8 @@ pub(crate) struct SeenResponse<'a> {
     pub(crate) stream: Option<StreamFraming>,
     /// True if the head declares a JSON body.
     pub(crate) is_json: bool,
+    /// True if the head declares text of another type.
+    pub(crate) is_text: bool,
     /// True if the body has a content coding.
     pub(crate) is_encoded: bool,
     /// The part of the body that has been read; `None` before any was.
@@ -152,16 +157,15 @@ impl Disposition {
 }
 
 fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disposition> {
-    if !is_judged(terms.operation) || terms.operation.row().body != BodyFormat::Json {
+    if !is_judged(terms.operation) {
         return Some(Disposition::Relay);
     }
     let is_empty = matches!(seen.framing, Framing::Empty | Framing::Length(0));
     // Neither status has a body (RFC 9110 §15.3.5 and §15.3.6), and inference has a result.
-    if is_empty || matches!(seen.status, 204 | 205) {
+    if matches!(seen.status, 204 | 205) || (is_empty && !may_be_empty(terms, seen)) {
         return Some(Disposition::Hold(Refusal::NoWork));
     }
-    // A request for speech is JSON, but its response is audio.
-    if seen.is_encoded || (terms.operation == Operation::Speech && !seen.is_json) {
+    if seen.is_encoded || is_empty {
         return Some(Disposition::Relay);
     }
     let judged = match (seen.stream, seen.body) {
@@ -210,7 +214,7 @@ fn of_whole(
     let is_short = !is_large && body.len() < MAX_HELD;
     let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
     Some(match text.first() {
-        None if seen.is_whole => Disposition::Hold(Refusal::NoWork),
+        None if seen.is_whole && !may_be_empty(terms, seen) => Disposition::Hold(Refusal::NoWork),
         // White space before the end is relayed: it keeps a client's connection alive.
         None => Disposition::Relay,
         Some(b'{' | b'[') if seen.is_whole && is_void(text) => Disposition::Hold(Refusal::NoResult),
@@ -227,13 +231,17 @@ fn of_whole(
         // A body that has content passes as it comes.
         Some(b'{') if is_short && may_report_failure(text) => return None,
         Some(b'{' | b'[') => Disposition::Relay,
-        // Some engines declare no type, or a wrong one, for their streams.
-        Some(_) if EVENT_STARTS.iter().any(|start| text.starts_with(start)) => Disposition::Relay,
         // Neither an object nor a list, such as the page of a web server.
-        Some(_) if is_text(text) => Disposition::Hold(Refusal::NoResult),
-        // vLLM sends embeddings as numbers of four bytes on request.
+        Some(_) if is_foreign(terms.operation.row().result, seen, text) => {
+            Disposition::Hold(Refusal::NoResult)
+        }
         Some(_) => Disposition::Relay,
     })
+}
+
+/// Returns whether the result may be empty: the text of a sound without words.
+fn may_be_empty(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> bool {
+    seen.is_text && terms.operation.row().result == ResultFormat::Text
 }
 
 /// Returns whether a whole response is no result of its operation.
@@ -241,20 +249,6 @@ fn is_no_result(terms: &ResponseTerms<'_>, body: &[u8]) -> bool {
     lacks_result(body)
         || !terms.is_load && WholeResult::read(terms.sent, body) == WholeResult::Missing
 }
-
-/// Returns whether the beginning of a body is text.
-fn is_text(start: &[u8]) -> bool {
-    let start = start.get(..TEXT_SAMPLE).unwrap_or(start);
-    let is_valid =
-        std::str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true);
-    is_valid && !start.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace())
-}
-
-/// The number of bytes by which text is distinguished from other content.
-const TEXT_SAMPLE: usize = 512;
-
-/// The beginnings of a stream of server-sent events.
-const EVENT_STARTS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
 
 /// The reason to hold back a response that reports a failure with a good status.
 fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {

@@ -51,6 +51,8 @@ pub struct ResponseHead {
     pub stream: Option<StreamFraming>,
     /// True if the body is JSON.
     pub is_json: bool,
+    /// True if the body is text of another type.
+    pub is_text: bool,
     /// True if the body has a content coding.
     pub is_encoded: bool,
 }
@@ -242,6 +244,7 @@ fn to_head(
         keep_alive: facts.keep_alive,
         stream: facts.stream,
         is_json: facts.is_json,
+        is_text: facts.is_text,
         is_encoded: facts.is_encoded,
         header: Box::new(header),
     })

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use bytes::{Buf, BytesMut};
 use memchr::memmem::{Finder, rfind};
 use penstock_api::units::Timestamp;
-use penstock_api::{Operation, StreamFraming};
+use penstock_api::{Operation, ResultFormat, StreamFraming};
 use penstock_dialect::JsonEnd;
 use penstock_scan::{
     EventScanner, Passed, RequestProfile, ResponseIdFinder, Usage, UsageBounds, WholeResult,
@@ -209,7 +209,9 @@ impl ResponseMonitor {
         if self.is_success && self.bytes == self.tail.len() as u64 {
             return WholeResult::read(self.operation, &self.tail);
         }
-        let is_cut = self.first_byte == b'{' && !self.tail.trim_ascii_end().ends_with(b"}");
+        let is_sound = self.operation.row().result == ResultFormat::Audio;
+        let is_cut =
+            !is_sound && self.first_byte == b'{' && !self.tail.trim_ascii_end().ends_with(b"}");
         match self.is_success && is_cut {
             true => WholeResult::Missing,
             false => WholeResult::Filled,

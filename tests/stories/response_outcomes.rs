@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::support::client::{Response, chat, streaming_chat};
+use crate::support::client::{Response, chat, request, streaming_chat};
 use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, begin, find_metric, read_until};
 use crate::support::http2_engine::{self, Http2Engine, Reply};
@@ -540,4 +540,45 @@ fn errors_with_endless_bodies_are_relayed() {
     });
     let (_bad, penstock) = beside_a_good_one(endless[2], "");
     assert_eq!(penstock.post(CHAT, &chat("m", "hi")).status, 200, "another backend has room");
+}
+
+const FORM: (&str, &str) = ("content-type", "multipart/form-data; boundary=XX");
+
+fn audio_form(number: u32) -> Vec<u8> {
+    let model = "--XX\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n";
+    let file = "Content-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\r\n";
+    format!("{model}--XX\r\n{file}RIFF{number}\r\n--XX--\r\n").into_bytes()
+}
+
+#[test]
+fn sounds_and_pictures_are_judged_like_chats() {
+    let works: Respond = |path, _| match path.contains("speech") {
+        true => whole(200, "audio/mpeg", "hello"),
+        false => whole(200, "text/plain", "hello"),
+    };
+    let bad: [Respond; 4] = [
+        |_, _| whole(200, JSON, ERROR),
+        |_, _| whole(200, "text/html", "<!DOCTYPE html>"),
+        |_, _| whole(200, JSON, ""),
+        |_, _| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
+    ];
+    for respond in bad {
+        let (bad, works) = (RawEngine::start("bad", respond), RawEngine::start("good", works));
+        let models = "engine: vllm, models: [{ id: m, operations: [transcriptions, speech] }]";
+        let items = bad.item(&format!("{models}, priority: 1"))
+            + &works.item(&format!("{models}, priority: 9"));
+        let penstock =
+            Penstock::start(&format!("routing: {{ strategy: priority_only }}\nbackends:\n{items}"));
+        for number in 0..6 {
+            let path = "/v1/audio/transcriptions";
+            let text = request(penstock.data, "POST", path, &[FORM], &audio_form(number));
+            let speech = json!({"model": "m", "voice": "x", "input": format!("say {number}")});
+            let speech = penstock.post("/v1/audio/speech", &speech);
+            for response in [text, speech] {
+                assert_eq!((response.status, response.text().as_str()), (200, "hello"));
+            }
+        }
+        let met = bad.take_requests().len();
+        assert!((1..12).contains(&met), "it is avoided after a few: {met} of 12");
+    }
 }

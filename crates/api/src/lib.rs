@@ -51,7 +51,7 @@ pub use model_name::{
 pub use offer::Offer;
 pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
 pub use operation::{
-    BodyFormat, EventForm, OPERATIONS, Operation, OperationRow, Work, error_event,
+    BodyFormat, EventForm, OPERATIONS, Operation, OperationRow, ResultFormat, Work, error_event,
     unstarted_error_event,
 };
 pub use operations::Operations;

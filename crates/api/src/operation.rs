@@ -83,6 +83,16 @@ pub enum BodyFormat {
     Multipart,
 }
 
+/// The content of a whole result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultFormat {
+    Json,
+    /// JSON, or plain text such as subtitles, which may be empty: a sound may have no words.
+    Text,
+    /// Sound, as it is.
+    Audio,
+}
+
 /// The work of an engine on the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
@@ -126,6 +136,8 @@ pub struct OperationRow {
     pub dialect: Dialect,
     /// The framing of its body.
     pub body: BodyFormat,
+    /// The content of its result, if that is no stream.
+    pub result: ResultFormat,
     /// The members of a JSON body that hold the prompt.
     pub prompt: &'static [PromptField],
     /// The engine's work on the prompt.

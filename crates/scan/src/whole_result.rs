@@ -35,6 +35,10 @@ enum Form {
     Vectors,
     /// Scores, ranks and classes.
     Rows,
+    /// `text` of a sound.
+    Transcript,
+    /// `data` of pictures.
+    Pictures,
 }
 
 impl Form {
@@ -53,7 +57,11 @@ impl Form {
             | Operation::Moderations
             | Operation::Classify
             | Operation::Pooling => Self::Rows,
-            // Audio, images, text that is only counted or formatted, and what is not known.
+            Operation::Transcriptions | Operation::Translations => Self::Transcript,
+            Operation::ImageGenerations | Operation::ImageEdits | Operation::ImageVariations => {
+                Self::Pictures
+            }
+            // Audio, text that is only counted or formatted, and what is not known.
             _ => return None,
         })
     }
@@ -77,6 +85,8 @@ impl Form {
             Self::Ollama => name == b"message",
             Self::Vectors => matches!(name, b"data" | b"embedding" | b"embeddings"),
             Self::Rows => !matches!(name, b"error" | b"errors" | b"detail" | b"warnings"),
+            Self::Transcript => matches!(name, b"text" | b"segments" | b"words"),
+            Self::Pictures => matches!(name, b"data" | b"images"),
         };
         match (self, name) {
             _ if is_output => Member::Output,
@@ -114,6 +124,10 @@ impl WholeResult {
     pub fn read(operation: Operation, body: &[u8]) -> Self {
         let Some(form) = Form::of(operation) else { return Self::Filled };
         let body = body.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(body).trim_ascii();
+        if form == Form::Transcript && !is_object(body) && !is_list_of_errors(body) {
+            // Plain text. Its lines may begin with a note in brackets.
+            return if body.is_empty() { Self::Empty } else { Self::Filled };
+        }
         match (body.first(), body.last()) {
             (Some(b'{'), Some(b'}')) => {}
             (Some(b'['), Some(b']')) if form.may_be_list() => return Self::Filled,
@@ -173,7 +187,8 @@ impl Found {
             (Form::Vectors, b'[' | b'"') => self.read_vectors(cursor, kind),
             (Form::Blocks, b'[') => self.each(cursor, Self::read_part),
             (Form::Ollama, b'{') => self.read_message(cursor),
-            (Form::Text | Form::Rows, b'[') | (Form::Text | Form::Blocks | Form::Items, b'"') => {
+            (Form::Text | Form::Rows | Form::Transcript | Form::Pictures, b'[')
+            | (Form::Text | Form::Blocks | Form::Items | Form::Transcript, b'"') => {
                 self.read_text(cursor, kind)
             }
             // A score may be a fraction: counts and codes are not.
@@ -316,6 +331,12 @@ impl Found {
         }
         Ok(())
     }
+}
+
+/// Returns whether a text is an object of JSON by its beginning.
+fn is_object(body: &[u8]) -> bool {
+    let inner = body.strip_prefix(b"{").map(<[u8]>::trim_ascii_start);
+    inner.is_some_and(|inner| matches!(inner.first(), Some(b'"' | b'}') | None))
 }
 
 /// Returns whether a list begins with an error, as some gateways wrap one.

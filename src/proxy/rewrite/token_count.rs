@@ -80,6 +80,7 @@ async fn end_without_count(
         framing: Framing::Length(response.body.len() as u64),
         stream: None,
         is_json: true,
+        is_text: false,
         is_encoded: false,
         body: Some(&response.body),
         is_whole: true,

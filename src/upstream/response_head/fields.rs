@@ -58,6 +58,7 @@ pub(super) struct Facts {
     pub(super) is_chunked: bool,
     pub(super) stream: Option<StreamFraming>,
     pub(super) is_json: bool,
+    pub(super) is_text: bool,
     pub(super) is_encoded: bool,
     pub(super) nominated: SmallVec<[HeaderName; 2]>,
 }
@@ -102,6 +103,7 @@ impl Facts {
             self.stream = StreamFraming::of_content_type(value.as_bytes());
             self.is_json =
                 self.stream.is_none() && memmem::find(value.as_bytes(), b"json").is_some();
+            self.is_text = self.stream.is_none() && is_plain(value.as_bytes());
         }
         Ok(!is_hop_by_hop(name))
     }
@@ -131,6 +133,12 @@ impl Facts {
             (false, None) => Ok(Framing::UntilClose),
         }
     }
+}
+
+/// Returns whether a type is one of text, or of subtitles.
+fn is_plain(value: &[u8]) -> bool {
+    let is_text = value.get(..5).is_some_and(|start| start.eq_ignore_ascii_case(b"text/"));
+    is_text || memmem::find(value, b"subrip").is_some()
 }
 
 /// The `timeout` parameter of a `Keep-Alive` field, in seconds.

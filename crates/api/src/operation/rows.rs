@@ -1,6 +1,6 @@
 //! The rows of the operation table.
 
-use super::{BodyFormat, EventForm, Operation, OperationRow, Work};
+use super::{BodyFormat, EventForm, Operation, OperationRow, ResultFormat, Work};
 use crate::dialect::{self, Dialect};
 use crate::prompt::{Layout, PromptField, counted, images, main, system};
 
@@ -17,6 +17,7 @@ const fn row(
         paths,
         dialect: Dialect::OpenAi,
         body: BodyFormat::Json,
+        result: ResultFormat::Json,
         prompt,
         work: Work::Inference,
         model_is_optional: false,
@@ -70,14 +71,14 @@ const fn image(
     OperationRow { body: BodyFormat::Multipart, model_is_optional: true, ..row }
 }
 
-/// An operation on an audio file.
+/// An operation that makes text of an audio file.
 const fn audio(
     operation: Operation,
     name: &'static str,
     paths: &'static [&'static str],
 ) -> OperationRow {
     let row = row(operation, name, paths, &[], "generate_content");
-    OperationRow { body: BodyFormat::Multipart, ..row }
+    OperationRow { body: BodyFormat::Multipart, result: ResultFormat::Text, ..row }
 }
 
 const CHAT_PROMPT: &[PromptField] = &[main("messages", Layout::Messages)];
@@ -195,7 +196,10 @@ pub const OPERATIONS: &[OperationRow] = &[
             "moderation",
         )
     },
-    row(Operation::Speech, "speech", &["/v1/audio/speech"], PLAIN_INPUT, "generate_content"),
+    OperationRow {
+        result: ResultFormat::Audio,
+        ..row(Operation::Speech, "speech", &["/v1/audio/speech"], PLAIN_INPUT, "generate_content")
+    },
     audio(Operation::Transcriptions, "transcriptions", &["/v1/audio/transcriptions"]),
     audio(Operation::Translations, "translations", &["/v1/audio/translations"]),
     OperationRow {

@@ -175,3 +175,17 @@ fn vectors_and_ranks_are_output() {
         &[r#"{"results":[{"index":0}]}"#, r#"{"scores":[0.5]}"#, r#"{"score":0.5}"#],
     );
 }
+
+#[test]
+fn transcripts_and_pictures_may_be_empty() {
+    let of = |expected, bodies: &[&str]| assert_all(Operation::Transcriptions, expected, bodies);
+    of(WholeResult::Empty, &["", " \n", r#"{"text":""}"#, r#"{"text":"","segments":[]}"#]);
+    of(WholeResult::Missing, &[r#"{"text":"a"#, r#"[{"error":{"message":"x"}}]"#]);
+    of(
+        WholeResult::Filled,
+        &["[Music] hello", r"{\an8}hello", "WEBVTT\n", r#"{"text":"a"}"#, r#"{"id":"x"}"#],
+    );
+    let of = |expected, bodies: &[&str]| assert_all(Operation::ImageEdits, expected, bodies);
+    of(WholeResult::Empty, &[r#"{"created":1,"data":[]}"#]);
+    of(WholeResult::Filled, &[r#"{"data":[{"url":"x"}]}"#, r#"{"created":1}"#]);
+}

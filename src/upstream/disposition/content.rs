@@ -1,0 +1,44 @@
+//! The kind of content that a body begins with, whatever type its head declares.
+
+use penstock_api::ResultFormat;
+
+use super::SeenResponse;
+
+/// The number of bytes by which text is distinguished from other content.
+const TEXT_SAMPLE: usize = 512;
+
+/// The beginnings of a stream of server-sent events.
+const EVENT_STARTS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+
+/// The beginnings of a web server's page, in lower case.
+const PAGE_STARTS: [&[u8]; 5] = [b"<!doctype", b"<html", b"<head", b"<body", b"<?xml"];
+
+/// Returns whether content that is no JSON cannot be a result of `format`.
+pub(super) fn is_foreign(format: ResultFormat, seen: &SeenResponse<'_>, start: &[u8]) -> bool {
+    // Some engines declare no type, or a wrong one, for their streams.
+    if EVENT_STARTS.iter().any(|event| start.starts_with(event)) {
+        return false;
+    }
+    match format {
+        // vLLM sends embeddings as numbers of four bytes on request.
+        ResultFormat::Json => is_text(start),
+        ResultFormat::Text => is_page(start),
+        // The first bytes of a sound may be letters.
+        ResultFormat::Audio => is_page(start) || (seen.is_json || seen.is_text) && is_text(start),
+    }
+}
+
+/// Returns whether the beginning of a body is text.
+fn is_text(start: &[u8]) -> bool {
+    let start = start.get(..TEXT_SAMPLE).unwrap_or(start);
+    let is_valid =
+        std::str::from_utf8(start).map_or_else(|error| error.error_len().is_none(), |_| true);
+    is_valid && !start.iter().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace())
+}
+
+fn is_page(start: &[u8]) -> bool {
+    let is_prefix = |page: &&[u8]| {
+        start.get(..page.len()).is_some_and(|found| found.eq_ignore_ascii_case(page))
+    };
+    PAGE_STARTS.iter().any(|page| is_prefix(page))
+}
