@@ -197,6 +197,9 @@ fn of_stream(
         FirstEvent::Failed(place) => {
             Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
         }
+        FirstEvent::Foreign(place) => {
+            Disposition::Hold(no_result(terms, body.get(place).unwrap_or(body)))
+        }
         // A report of an error is short: a longer event is output.
         FirstEvent::Incomplete | FirstEvent::Good => Disposition::Relay,
     })
@@ -222,10 +225,7 @@ fn of_whole(
             Disposition::Hold(refusal_of(terms, text))
         }
         Some(b'{' | b'[') if seen.is_whole && is_no_result(terms, text) => {
-            Disposition::Hold(match refusal_of(terms, text) {
-                Refusal::NoWork => Refusal::NoResult,
-                refusal => refusal,
-            })
+            Disposition::Hold(no_result(terms, text))
         }
         Some(b'{') if seen.is_whole => Disposition::Relay,
         // A body that has content passes as it comes.
@@ -248,6 +248,14 @@ fn may_be_empty(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> bool {
 fn is_no_result(terms: &ResponseTerms<'_>, body: &[u8]) -> bool {
     lacks_result(body)
         || !terms.is_load && WholeResult::read(terms.sent, body) == WholeResult::Missing
+}
+
+/// The reason to hold back a response that is no result of an engine.
+fn no_result(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
+    match refusal_of(terms, error) {
+        Refusal::NoWork => Refusal::NoResult,
+        refusal => refusal,
+    }
 }
 
 /// The reason to hold back a response that reports a failure with a good status.

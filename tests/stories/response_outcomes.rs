@@ -67,7 +67,9 @@ pub(crate) fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: boo
 
 #[test]
 fn failures_with_a_good_status_go_elsewhere() {
-    let streams: [Respond; 9] = [
+    let streams: [Respond; 11] = [
+        |_, _| chunked(EVENTS, "data: {\"detail\":\"no worker\"}\n\ndata: [DONE]\n\n"),
+        |_, _| chunked(EVENTS, "data: {\"code\":500,\"message\":\"it broke\"}\n\n"),
         |_, _| chunked(EVENTS, ": OPENROUTER PROCESSING\n\ndata: [DONE]\n\n"),
         |_, _| whole(202, JSON, r#"{"status":"error","message":"no worker"}"#),
         |_, _| chunked(EVENTS, &format!("data: {ERROR}\n\ndata: [DONE]\n\n")),
@@ -78,7 +80,8 @@ fn failures_with_a_good_status_go_elsewhere() {
         |_, _| b"HTTP/1.1 204 No Content\r\n\r\n".to_vec(),
         |_, _| whole(200, JSON, ERROR),
     ];
-    let wholes: [Respond; 7] = [
+    let wholes: [Respond; 8] = [
+        |_, _| whole(200, JSON, r#"{"id":"1","message":"it broke"}"#),
         |_, _| whole(200, JSON, r#"{"status":"error","message":"no gpu"}"#),
         |_, _| whole(200, JSON, r#"[{"error":{"code":500,"message":"x"}}]"#),
         |_, _| whole(200, JSON, &HELLO[..HELLO.len() / 2]),

@@ -51,7 +51,7 @@ pub use cursor::Syntax;
 pub use failed_choice::has_failed_choice;
 pub use further_models::find_further_model;
 pub use ids::StoredIds;
-pub use missing_result::{is_void, lacks_result};
+pub use missing_result::{is_void, lacks_result, may_report_failure};
 pub use multipart::MultipartSyntax;
 pub use outline::Outline;
 pub use profile::{
@@ -59,7 +59,7 @@ pub use profile::{
     UsageEdit,
 };
 pub use prompt_limit::PromptLimit;
-pub use reported_failure::{FirstEvent, is_switched_off, may_report_failure, reports_failure};
+pub use reported_failure::{FirstEvent, is_switched_off, reports_failure};
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};

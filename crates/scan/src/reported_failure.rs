@@ -4,9 +4,9 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use memchr::memchr2;
 use memchr::memmem::Finder;
-use memchr::{memchr, memchr2};
-use penstock_api::slices::{before, split_at};
+use penstock_api::slices::split_at;
 use penstock_api::{Operation, StreamFraming};
 
 use super::TokenEstimate;
@@ -23,6 +23,9 @@ pub enum FirstEvent {
     Missing,
     /// The first event is an error, whose object is at this range.
     Failed(Range<usize>),
+    /// The stream has nothing but refusals of something before an engine; the first is at this
+    /// range.
+    Foreign(Range<usize>),
     /// The first event is another one; or a comment came, and nothing after it yet.
     Good,
 }
@@ -35,45 +38,48 @@ impl FirstEvent {
         payload: &[u8],
         is_whole: bool,
     ) -> Self {
+        let mut scanner = EventScanner::new(operation, framing);
+        let mut foreign = None;
         let (mut at, mut has_comment) = (0, false);
         let mut rest = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
         at += payload.len() - rest.len();
         loop {
             let end = memchr2(b'\n', b'\r', rest);
             let (line, behind) = split_at(rest, end.unwrap_or(rest.len()));
-            if let Some(data) = data_of(line, framing) {
-                return match end {
-                    None if !is_whole && has_comment => Self::Good,
-                    None if !is_whole => Self::Incomplete,
-                    _ => Self::of(operation, framing, before(payload, at + line.len()), data.len()),
-                };
+            let data = data_of(line, framing);
+            match (data, end) {
+                (Some(_), None) if !is_whole => {
+                    return if has_comment { Self::Good } else { Self::Incomplete };
+                }
+                _ => scanner.feed(line),
+            };
+            // Ends the line, which lacks its break if the stream ends with it.
+            let read = scanner.feed(b"\n");
+            if let Some(data) = data {
+                let end = at + line.len();
+                let place = end.saturating_sub(data.len())..end;
+                match foreign {
+                    _ if read.error => return Self::Failed(place),
+                    _ if !scanner.is_void() => return Self::Good,
+                    None if scanner.has_foreign() => foreign = Some(place),
+                    // Only `[DONE]`, or a load instead of a generation.
+                    None => return Self::Missing,
+                    Some(place) if read.done => return Self::Foreign(place),
+                    Some(_) => {}
+                }
             }
             has_comment |= framing == StreamFraming::Events && line.starts_with(b":");
             if behind.is_empty() {
-                return match (is_whole, has_comment) {
-                    (true, _) => Self::Missing,
+                return match (is_whole, foreign) {
+                    (true, Some(place)) => Self::Foreign(place),
+                    (true, None) => Self::Missing,
                     // Engines send comments to keep the connection open while they work.
-                    (false, true) => Self::Good,
-                    (false, false) => Self::Incomplete,
+                    (false, _) if has_comment => Self::Good,
+                    (false, _) => Self::Incomplete,
                 };
             }
             at += line.len() + 1;
             rest = behind.get(1..).unwrap_or_default();
-        }
-    }
-
-    /// Reads the start of a stream, up to the end of the data of its first event, which has
-    /// `length` bytes.
-    fn of(operation: Operation, framing: StreamFraming, start: &[u8], length: usize) -> Self {
-        let mut scanner = EventScanner::new(operation, framing);
-        scanner.feed(start);
-        // Ends the line, which lacks its break if the stream ends with it.
-        let read = scanner.feed(b"\n");
-        match read.error {
-            true => Self::Failed(start.len().saturating_sub(length)..start.len()),
-            // Only `[DONE]`, or a load instead of a generation.
-            false if scanner.is_void() => Self::Missing,
-            false => Self::Good,
         }
     }
 }
@@ -144,33 +150,6 @@ pub fn reports_failure(body: &[u8]) -> bool {
     read.is_ok() && (is_error || (has_error && !has_content))
 }
 
-/// Returns whether the beginning of a whole response may belong to an error: its first member is
-/// not one that only responses with content begin with.
-pub fn may_report_failure(start: &[u8]) -> bool {
-    let rest = start.trim_ascii_start();
-    let Some(rest) = rest.strip_prefix(b"{") else { return false };
-    let Some(rest) = rest.trim_ascii_start().strip_prefix(b"\"") else {
-        return rest.trim_ascii_start().is_empty();
-    };
-    match memchr(b'"', rest) {
-        None => true,
-        Some(end) => {
-            let (name, _) = split_at(rest, end);
-            matches!(
-                name,
-                b"error"
-                    | b"type"
-                    | b"object"
-                    | b"message"
-                    | b"detail"
-                    | b"code"
-                    | b"status"
-                    | b"success"
-            )
-        }
-    }
-}
-
 /// Returns whether a member of the body's object is `false`.
 pub fn is_switched_off(body: &[u8], member: &[u8]) -> bool {
     let mut is_off = false;
@@ -237,6 +216,28 @@ mod tests {
     }
 
     #[test]
+    fn stream_of_nothing_but_foreign_refusals_has_no_result() {
+        let refusal = "data: {\"detail\":\"boom\"}\n\n";
+        let foreign = FirstEvent::Foreign(6..23);
+        let chunk = "data: {\"choices\":[]}\n\n";
+        for (payload, is_whole, expected) in [
+            (refusal.to_owned(), false, FirstEvent::Incomplete),
+            (refusal.to_owned(), true, foreign.clone()),
+            (format!("{refusal}data: [DONE]\n\n"), false, foreign.clone()),
+            (format!("{refusal}{refusal}data: [DONE]\n\n"), false, foreign),
+            (format!("{refusal}{chunk}"), false, FirstEvent::Good),
+            (format!("{refusal}data: {{\"cho"), false, FirstEvent::Incomplete),
+            (format!("{refusal}data: {{\"error\":\"x\"}}\n"), false, FirstEvent::Failed(31..44)),
+            ("data: {\"metadata\":1}\n\n".to_owned(), false, FirstEvent::Good),
+            ("data: {\"usage\":{\"prompt_tokens\":1}}\n\n".to_owned(), false, FirstEvent::Good),
+        ] {
+            assert_eq!(first(Operation::Chat, &payload, is_whole), expected, "{payload}");
+        }
+        let line = "{\"message\":\"boom\"}\n";
+        assert_eq!(first(Operation::OllamaChat, line, true), FirstEvent::Foreign(0..18));
+    }
+
+    #[test]
     fn stream_that_ends_has_no_incomplete_event() {
         assert_eq!(first(Operation::Chat, "", true), FirstEvent::Missing);
         assert_eq!(first(Operation::Chat, "\n\n", true), FirstEvent::Missing);
@@ -268,23 +269,6 @@ mod tests {
             ("\"error\"", false),
         ] {
             assert_eq!(reports_failure(body.as_bytes()), expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn beginning_of_a_response_with_content_is_no_error() {
-        for (start, expected) in [
-            ("{", true),
-            ("{ \n", true),
-            ("{\"er", true),
-            ("{\"error\":{", true),
-            (" {\"type\":\"err", true),
-            ("{\"id\":\"c", false),
-            ("{\"choices\":[", false),
-            ("[{\"error\":1", false),
-            ("error", false),
-        ] {
-            assert_eq!(may_report_failure(start.as_bytes()), expected, "{start}");
         }
     }
 

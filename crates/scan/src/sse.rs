@@ -94,9 +94,15 @@ impl EventScanner {
         self.done || self.has_reason || self.form == EventForm::Any
     }
 
-    /// Returns whether the stream has had no event so far, or none but that of a load.
+    /// Returns whether the stream has had no event so far, or none but those of a load and the
+    /// refusals of something before an engine.
     pub fn is_void(&self) -> bool {
         !self.passed.any
+    }
+
+    /// Returns whether the stream has begun with the refusal of something before an engine.
+    pub fn has_foreign(&self) -> bool {
+        self.passed.foreign
     }
 
     /// Returns whether the stream has had no output so far, by its events and by its usage.
@@ -242,7 +248,7 @@ impl EventScanner {
             self.done = true;
             return;
         }
-        self.passed.any = self.passed.any || is_event(data);
+        self.passed.note(data);
         let has_token = match self.form {
             EventForm::ChatDelta | EventForm::BlockDelta => has_token_in_delta(data),
             EventForm::CompletionText => has_string_at(&TEXT, data),
@@ -298,7 +304,9 @@ impl EventScanner {
         let read = JsonLine::read(line);
         let counts_all = self.form == EventForm::Any && !read.is_error;
         self.tokens += u32::from(read.has_token || counts_all);
-        self.passed.any |= !read.is_load;
+        if !read.is_load {
+            self.passed.note(line);
+        }
         self.passed.limit |= read.is_limit;
         self.done |= read.is_done;
         self.error |= read.is_error;

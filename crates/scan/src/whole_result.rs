@@ -5,6 +5,7 @@ use penstock_api::Operation;
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed, Syntax};
+use super::missing_result::is_foreign_refusal;
 use super::ollama::is_filled;
 
 /// The result in a whole response.
@@ -163,7 +164,9 @@ impl WholeResult {
             Found { has_output: true, .. } => Self::Filled,
             _ if read.is_err() => Self::Missing,
             // An engine of its operator may respond in another form.
-            Found { is_pending: true, .. } | Found { has_member: false, .. } => Self::Filled,
+            Found { is_pending: true, .. } => Self::Filled,
+            _ if is_foreign_refusal(body) => Self::Missing,
+            Found { has_member: false, .. } => Self::Filled,
             _ if may_be_empty => Self::Filled,
             _ => Self::Empty,
         }

@@ -41,7 +41,7 @@ pub(crate) fn held_of(
     // A refusal without a body has nothing to convert.
     let sent = attempt.converted_to().filter(|_| refusal.is_none() || !held.body.is_empty());
     let Some(sent) = sent else { return held };
-    if let Some(FirstEvent::Failed(place)) =
+    if let Some(FirstEvent::Failed(place) | FirstEvent::Foreign(place)) =
         stream.map(|stream| FirstEvent::read(sent, stream, &held.body, true))
     {
         held.body = held.body.slice(place);

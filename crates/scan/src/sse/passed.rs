@@ -6,6 +6,7 @@ use memchr::memmem::Finder;
 
 use super::delta::has_string_at;
 use crate::Usage;
+use crate::missing_result::is_foreign_refusal;
 
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"text\""));
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"choices\""));
@@ -20,6 +21,8 @@ pub(super) const LIMITS: [&[u8]; 2] = [b"length\"", b"max_tokens\""];
 #[derive(Debug, Default)]
 pub(super) struct PassedEvents {
     pub(super) any: bool,
+    /// The refusal of something before an engine, which is no event of a result.
+    pub(super) foreign: bool,
     pub(super) tokens: bool,
     /// An item with output and perhaps no deltas, such as a call.
     pub(super) items: bool,
@@ -28,6 +31,17 @@ pub(super) struct PassedEvents {
 }
 
 impl PassedEvents {
+    /// Notes an event, or a line. The first ones may be no part of a result.
+    pub(super) fn note(&mut self, data: &[u8]) {
+        // Nearly always: nothing else is read of the events after the first.
+        if self.any || !is_event(data) {
+            return;
+        }
+        let is_foreign = is_foreign_refusal(data);
+        self.foreign |= is_foreign;
+        self.any = !is_foreign;
+    }
+
     /// Reads an event of this type, which carries no token.
     pub(super) fn read(&mut self, name: &[u8], data: &[u8]) {
         self.limit |= name == b"response.incomplete";
