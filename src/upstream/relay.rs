@@ -272,10 +272,6 @@ impl Exchange<'_> {
             } else if !payload.is_empty() {
                 terms.observer.bytes_passed(now());
             }
-            // Before the write: a slow client must not occupy the backend.
-            if is_last {
-                terms.observer.response_read(monitor);
-            }
             // A malformed chunk may follow good ones in the same read: the next iteration finds it.
             let is_more_read = !payload.is_empty() && !self.connection.read.is_empty();
             let payload = terms.output.masked(payload, monitor);
@@ -283,6 +279,11 @@ impl Exchange<'_> {
                 Ok(payload) => payload,
                 Err(code) => return RelayEnd::Cut(code),
             };
+            // After the change, which shows whether the response can be read at all, and before
+            // the write: a slow client must not occupy the backend.
+            if is_last {
+                terms.observer.response_read(monitor);
+            }
             let RelayTerms { output, observer, .. } = &mut terms;
             let written = output.write(client, payload, monitor.first_token, is_last);
             match watch_write(written, *observer).await {
