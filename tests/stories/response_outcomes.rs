@@ -174,6 +174,61 @@ fn streams_are_known_by_their_first_bytes() {
 }
 
 #[test]
+fn event_that_cannot_be_converted_is_a_fault_however_it_arrives() {
+    let broken: Respond = |_, body| {
+        let event = match body.contains("list") {
+            true => r#"data: {"choices":[{"delta":{"content":7}}]}"#,
+            false => "data: {broken",
+        };
+        chunked(EVENTS, &format!("{event}\n\n{HELLO_EVENTS}"))
+    };
+    let (_, penstock) = alone(broken, CHATS);
+    for text in ["list", "garbage"] {
+        let mut body = messages(true);
+        body["messages"][0]["content"] = json!(text);
+        let text = penstock.post(MESSAGES, &body).text();
+        assert!(text.contains("event: error") && !text.contains("message_stop"), "{text}");
+    }
+    let faults = "penstock_attempts_total{backend=\"only\",outcome=\"fault\"";
+    eventually("both are faults", SOON, || find_metric(&penstock, faults) == Some(2.0));
+}
+
+#[test]
+fn errors_within_a_stream_keep_their_text_in_every_dialect() {
+    const START: &str =
+        "data: {\"choices\":[{\"delta\":{\"content\":\"hello\"},\"finish_reason\":null}]}\n\n";
+    let failed: [Respond; 4] = [
+        |_, _| {
+            let error = r#"{"object":"error","message":"it broke","type":"InternalServerError"}"#;
+            chunked(EVENTS, &format!("{START}data: {error}\n\ndata: [DONE]\n\n"))
+        },
+        |_, _| {
+            let error = r#"{"message":"it broke"}"#;
+            chunked(EVENTS, &format!("{START}event: error\ndata: {error}\n\ndata: [DONE]\n\n"))
+        },
+        |_, _| {
+            let error = r#"{"type":"error","message":"it broke"}"#;
+            chunked(EVENTS, &format!("{START}data: {error}\n\ndata: [DONE]\n\n"))
+        },
+        |_, _| {
+            let error = r#"{"choices":[{"delta":{"content":""},"finish_reason":"error","error":{"message":"it broke"}}]}"#;
+            chunked(EVENTS, &format!("{START}data: {error}\n\ndata: [DONE]\n\n"))
+        },
+    ];
+    for respond in failed {
+        let (_, penstock) = alone(respond, CHATS);
+        let anthropic = penstock.post(MESSAGES, &messages(true)).text();
+        assert!(anthropic.contains("event: error"), "{anthropic}");
+        assert!(!anthropic.contains("message_stop"), "{anthropic}");
+        let ollama = penstock.post("/api/chat", &streaming_chat("m", "hi")).text();
+        assert!(ollama.contains("{\"error\":\"it broke\"}"), "{ollama}");
+        for text in [anthropic, ollama] {
+            assert!(text.contains("hello") && text.contains("it broke"), "{text}");
+        }
+    }
+}
+
+#[test]
 fn whole_response_to_a_converted_stream_becomes_one() {
     let (_, penstock) = alone(|_, _| whole(200, JSON, HELLO), CHATS);
     let response = penstock.post(MESSAGES, &messages(true));

@@ -7,8 +7,9 @@ use penstock_api::{ErrorCode, ErrorReport, Operation, StreamFraming, error_body,
 
 use super::codecs::{reader_of, writer_of};
 use super::error::{BadResponse, Done};
+use super::error_body::{is_report, read_error};
 use super::event::{Event, Totals};
-use super::framing::{EventSplitter, Framing};
+use super::framing::{EventSplitter, Framing, Split};
 use super::reply::{Reply, ReplyContext, ReplyTerms};
 use super::response_readers::ResponseReader;
 use super::response_writers::{Failure, Moment, ResponseWriter};
@@ -76,7 +77,7 @@ impl ResponseConverter {
     pub fn feed(&mut self, payload: &[u8], elapsed: Duration, out: &mut Vec<u8>) -> Done {
         let Self { splitter, reader, conversion, .. } = self;
         splitter
-            .feed(payload, &mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))
+            .feed(payload, &mut |split| conversion.read(reader.as_deref_mut(), split, elapsed, out))
     }
 
     /// Returns the number of bytes that wait for the end of an event or of a complete response.
@@ -96,7 +97,8 @@ impl ResponseConverter {
     /// If the response ended before its last event, or as for [`feed`](Self::feed).
     pub fn finish(&mut self, elapsed: Duration, out: &mut Vec<u8>) -> Done {
         let Self { splitter, reader, conversion, .. } = self;
-        splitter.finish(&mut |data| conversion.read(reader.as_deref_mut(), data, elapsed, out))?;
+        splitter
+            .finish(&mut |split| conversion.read(reader.as_deref_mut(), split, elapsed, out))?;
         if conversion.has_ended {
             return Ok(());
         }
@@ -137,7 +139,7 @@ impl Conversion {
     fn read(
         &mut self,
         reader: Option<&mut (dyn ResponseReader + 'static)>,
-        data: &[u8],
+        Split { data, is_error }: Split<'_>,
         elapsed: Duration,
         out: &mut Vec<u8>,
     ) -> Done {
@@ -148,6 +150,9 @@ impl Conversion {
             embeddings::convert_response(self.client, &self.reply, data, elapsed, out)?;
             self.has_ended = true;
             return Ok(());
+        }
+        if is_error || is_report(data) {
+            return self.take(&Event::Error(&read_error(data, 500).message), elapsed, out);
         }
         let Some(reader) = reader else {
             return Err(BadResponse::Malformed { expected: "response that can be converted" });

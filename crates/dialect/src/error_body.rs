@@ -1,10 +1,13 @@
 //! The body of an engine's error, in any of its forms.
 
 use std::borrow::Cow;
+use std::sync::LazyLock;
 
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use super::event::is_failure;
 use super::json::{Fields, Text, is_string};
 
 /// The maximum number of characters of an error that is not JSON.
@@ -27,6 +30,28 @@ struct ErrorObject<'a> {
     kind: Option<Text<'a>>,
     param: Option<&'a RawValue>,
     code: Option<&'a RawValue>,
+}
+
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
+
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct Named<'a> {
+    object: Option<Text<'a>>,
+    #[serde(rename = "type")]
+    kind: Option<Text<'a>>,
+}
+
+/// Returns whether the data of an event, or a whole response, is an object of the kind `error`, as
+/// those of Anthropic and of older vLLM.
+pub(super) fn is_report(data: &[u8]) -> bool {
+    // Nearly no event of a response has the word.
+    if ERROR.find(data).is_none() {
+        return false;
+    }
+    let is_error = |name: Option<Text<'_>>| name.is_some_and(|name| *name == *"error");
+    let named = serde_json::from_slice::<Named<'_>>(data);
+    named.is_ok_and(|named| is_error(named.object) || is_error(named.kind))
 }
 
 /// Returns the text of an `error` member: a string, or an object with `message`.
@@ -52,18 +77,49 @@ pub(super) fn read_error(body: &[u8], status: u16) -> EngineError<'_> {
     error
 }
 
-/// Reads `{"error": "text"}`, `{"error": {"message": …}}`, `{"message": …}` and `{"detail": …}`.
+/// Reads `{"error": "text"}`, `{"error": {"message": …}}`, `{"message": …}`, `{"detail": …}`, the
+/// error of a choice, and a list that begins with one of these.
 fn read_known_form(body: &[u8]) -> Option<EngineError<'_>> {
+    if body.trim_ascii_start().starts_with(b"[") {
+        let list: Vec<&RawValue> = serde_json::from_slice(body).ok()?;
+        return read_object(list.first()?.get().as_bytes());
+    }
+    read_object(body)
+}
+
+fn read_object(body: &[u8]) -> Option<EngineError<'_>> {
     let mut fields = Fields::of_body(body).ok()?;
-    if let Some(error) = fields.take("error") {
+    if let Some(error) = fields.take("error").or_else(|| fields.take("detail")) {
         return Some(of_member(error));
     }
-    if let Some(detail) = fields.take("detail") {
-        return Some(of_member(detail));
+    if let Some(error) = fields.take("choices").and_then(of_choices) {
+        return Some(error);
     }
     let body: ErrorObject<'_> = serde_json::from_slice(body).ok()?;
     body.message.is_some().then(|| of_object(body))
 }
+
+#[derive(Default, Deserialize)]
+#[serde(default, bound(deserialize = "'de: 'a"))]
+struct FailedChoice<'a> {
+    error: Option<&'a RawValue>,
+    finish_reason: Option<Text<'a>>,
+}
+
+/// Reads the error of the choices whose generation failed.
+fn of_choices(choices: &RawValue) -> Option<EngineError<'_>> {
+    let choices: Vec<FailedChoice<'_>> = serde_json::from_str(choices.get()).ok()?;
+    let failed = choices
+        .into_iter()
+        .find(|choice| choice.finish_reason.as_deref().is_some_and(is_failure))?;
+    Some(failed.error.map_or_else(
+        || EngineError { message: FAILED.into(), ..EngineError::default() },
+        of_member,
+    ))
+}
+
+/// The message of a generation that failed without one.
+const FAILED: &str = "The backend reports that the generation failed";
 
 fn of_member(error: &RawValue) -> EngineError<'_> {
     if is_string(error) {

@@ -80,6 +80,12 @@ pub(super) enum FinishReason {
     ContentFilter,
 }
 
+/// Returns whether a `finish_reason` reports a failure: OpenRouter, vLLM and SGLang have such
+/// reasons besides those of OpenAI.
+pub(super) fn is_failure(name: &str) -> bool {
+    matches!(name, "error" | "abort")
+}
+
 /// The token counts of a response, as far as they are known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct TokenUsage {

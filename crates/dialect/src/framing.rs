@@ -18,6 +18,20 @@ pub(super) enum Framing {
     Whole,
 }
 
+/// One event of a stream, or a complete response.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Split<'a> {
+    pub(super) data: &'a [u8],
+    /// True if the event is called `error`.
+    pub(super) is_error: bool,
+}
+
+impl<'a> Split<'a> {
+    fn of(data: &'a [u8]) -> Self {
+        Self { data, is_error: false }
+    }
+}
+
 /// Collects the events of one response.
 #[derive(Debug)]
 pub(super) struct EventSplitter {
@@ -26,6 +40,8 @@ pub(super) struct EventSplitter {
     line: Vec<u8>,
     /// The data of the event whose lines have arrived so far.
     data: Vec<u8>,
+    /// True if the event is called `error`.
+    is_error: bool,
     after_carriage_return: bool,
     limit: usize,
 }
@@ -34,7 +50,7 @@ impl EventSplitter {
     /// Creates a splitter of events of at most `limit` bytes.
     pub(super) fn new(framing: Framing, limit: usize) -> Self {
         let (line, data) = (Vec::new(), Vec::new());
-        Self { framing, line, data, after_carriage_return: false, limit }
+        Self { framing, line, data, is_error: false, after_carriage_return: false, limit }
     }
 
     /// Returns the number of bytes that wait for the end of an event, or of the complete response.
@@ -46,7 +62,7 @@ impl EventSplitter {
     pub(super) fn feed(
         &mut self,
         payload: &[u8],
-        on_event: &mut impl FnMut(&[u8]) -> Done,
+        on_event: &mut impl FnMut(Split<'_>) -> Done,
     ) -> Done {
         if self.framing == Framing::Whole {
             return self.hold(payload);
@@ -84,10 +100,10 @@ impl EventSplitter {
     }
 
     /// Ends the stream: an event without its last line break still counts.
-    pub(super) fn finish(&mut self, on_event: &mut impl FnMut(&[u8]) -> Done) -> Done {
+    pub(super) fn finish(&mut self, on_event: &mut impl FnMut(Split<'_>) -> Done) -> Done {
         let line = std::mem::take(&mut self.line);
         match self.framing {
-            Framing::Whole => on_event(&line),
+            Framing::Whole => on_event(Split::of(&line)),
             Framing::Lines => self.end_line(&line, on_event),
             Framing::Events => {
                 self.end_line(&line, on_event)?;
@@ -108,23 +124,28 @@ impl EventSplitter {
         if length > self.limit { Err(error) } else { Ok(()) }
     }
 
-    fn end_line(&mut self, line: &[u8], on_event: &mut impl FnMut(&[u8]) -> Done) -> Done {
+    fn end_line(&mut self, line: &[u8], on_event: &mut impl FnMut(Split<'_>) -> Done) -> Done {
         if self.framing == Framing::Lines {
-            return if line.trim_ascii().is_empty() { Ok(()) } else { on_event(line) };
+            let is_blank = line.trim_ascii().is_empty();
+            return if is_blank { Ok(()) } else { on_event(Split::of(line)) };
         }
         if line.is_empty() {
+            let is_error = std::mem::take(&mut self.is_error);
             if self.data.trim_ascii().is_empty() {
                 self.data.clear();
                 return Ok(());
             }
             let mut data = std::mem::take(&mut self.data);
-            let result = on_event(&data);
+            let result = on_event(Split { data: &data, is_error });
             data.clear();
             self.data = data;
             return result;
         }
         // A stream may start with a byte order mark.
         let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
+        if let Some(name) = line.strip_prefix(b"event:") {
+            self.is_error = name.trim_ascii() == b"error";
+        }
         // Comments (pings), names, ids and retry times carry no data.
         let Some(data) = line.strip_prefix(b"data:") else { return Ok(()) };
         let data = data.strip_prefix(b" ").unwrap_or(data);

@@ -4,7 +4,7 @@
 use penstock_api::Operation;
 use serde_json::Value;
 
-use crate::response_readers::chat::is_failure;
+use crate::event::is_failure;
 
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
 

@@ -7,7 +7,8 @@ use super::content::{Arguments, Content};
 use super::wire::{Count, is_end, read_chunk};
 use super::{ResponseReader, Sink, report_halves};
 use crate::error::{BadResponse, Done};
-use crate::event::{CallStart, Event, FinishReason};
+use crate::error_body;
+use crate::event::{CallStart, Event, FinishReason, is_failure};
 use crate::gathered::check_size;
 use crate::json::{Text, text_of};
 use crate::json_end::JsonEnd;
@@ -21,6 +22,7 @@ struct Choice<'a> {
     #[serde(alias = "message")]
     delta: Option<Delta<'a>>,
     finish_reason: Option<Text<'a>>,
+    error: Option<&'a RawValue>,
     logprobs: Option<ChatLogprobs<'a>>,
 }
 
@@ -106,7 +108,7 @@ impl ChatReader {
                 self.read_call(&call, position, sink)?;
             }
         }
-        choice.finish_reason.map_or(Ok(()), |reason| sink(Event::Finish(finish_reason(&reason)?)))
+        report_finish(choice.finish_reason, choice.error, sink)
     }
 
     /// Reads a content. The probabilities go with the first text.
@@ -242,11 +244,29 @@ impl ChatReader {
     }
 }
 
+/// Reports why a choice has ended: by an `error`, where its `finish_reason` says so.
+///
+/// # Errors
+/// [`BadResponse::GenerationFailed`] if the reason reports a failure that has no text.
+pub(super) fn report_finish(
+    reason: Option<Text<'_>>,
+    error: Option<&RawValue>,
+    sink: &mut Sink<'_>,
+) -> Done {
+    match (reason, error) {
+        (None, _) => Ok(()),
+        (Some(reason), Some(error)) if is_failure(&reason) => {
+            sink(Event::Error(&error_body::message_of(error)))
+        }
+        (Some(reason), _) => sink(Event::Finish(finish_reason(&reason)?)),
+    }
+}
+
 /// Returns the meaning of OpenAI's `finish_reason`.
 ///
 /// # Errors
 /// [`BadResponse::GenerationFailed`] if it reports a failure.
-pub(super) fn finish_reason(name: &str) -> Result<FinishReason, BadResponse> {
+fn finish_reason(name: &str) -> Result<FinishReason, BadResponse> {
     Ok(match name {
         "length" => FinishReason::Length,
         "tool_calls" | "function_call" => FinishReason::ToolCalls,
@@ -254,10 +274,4 @@ pub(super) fn finish_reason(name: &str) -> Result<FinishReason, BadResponse> {
         _ if is_failure(name) => return Err(BadResponse::GenerationFailed),
         _ => FinishReason::Stop,
     })
-}
-
-/// Returns whether a `finish_reason` reports a failure: OpenRouter, vLLM and SGLang have such
-/// reasons besides those of OpenAI.
-pub(crate) fn is_failure(name: &str) -> bool {
-    matches!(name, "error" | "abort")
 }

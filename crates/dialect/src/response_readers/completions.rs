@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::chat::finish_reason;
+use super::chat::report_finish;
 use super::wire::{Count, is_end, read_chunk};
 use super::{ResponseReader, Sink, report_halves};
 use crate::error::Done;
@@ -17,6 +17,7 @@ struct Choice<'a> {
     index: Option<Count>,
     text: Option<Piece<'a>>,
     finish_reason: Option<Text<'a>>,
+    error: Option<&'a RawValue>,
     logprobs: Option<&'a RawValue>,
 }
 
@@ -67,7 +68,7 @@ impl CompletionsReader {
         if !text.is_empty() || logprobs.is_some() {
             sink(Event::Text { text: &text, logprobs })?;
         }
-        choice.finish_reason.map_or(Ok(()), |reason| sink(Event::Finish(finish_reason(&reason)?)))
+        report_finish(choice.finish_reason, choice.error, sink)
     }
 }
 

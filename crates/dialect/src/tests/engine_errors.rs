@@ -3,6 +3,7 @@
 use penstock_api::Operation::{Chat, Messages, OllamaChat};
 use serde_json::{Value, json};
 
+use super::{stream_terms, try_respond};
 use crate::convert_error;
 
 fn converted(client: penstock_api::Operation, status: u16, body: &str) -> Value {
@@ -18,6 +19,9 @@ fn every_known_form_keeps_its_text() {
         json!({"type": "error", "error": {"type": "invalid_request_error", "message": "too long"}}),
         json!({"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}),
         json!({"detail": "too long"}),
+        json!([{"error": {"code": 400, "message": "too long", "status": "INVALID_ARGUMENT"}}]),
+        json!({"id": "c", "choices": [
+            {"finish_reason": "error", "error": {"code": 502, "message": "too long"}}]}),
     ] {
         let body = body.to_string();
         assert_eq!(converted(OllamaChat, 400, &body), json!({"error": "too long"}), "{body}");
@@ -85,4 +89,40 @@ fn text_that_is_no_json_survives_within_bounds() {
     assert_eq!(empty["error"], "The backend responded with status 502");
     let long = converted(OllamaChat, 502, &"é".repeat(9999));
     assert_eq!(long["error"].as_str().unwrap().chars().count(), 2048);
+}
+
+#[test]
+fn failed_choice_without_an_error_is_reported_in_words() {
+    let body = r#"{"id":"c","choices":[{"delta":{"content":""},"finish_reason":"abort"}]}"#;
+    let error = converted(OllamaChat, 502, body);
+    assert_eq!(error["error"], "The backend reports that the generation failed");
+    let other = r#"{"choices":[{"finish_reason":"stop"}],"message":"too long"}"#;
+    assert_eq!(converted(OllamaChat, 400, other)["error"], "too long");
+}
+
+#[test]
+fn errors_within_a_stream_keep_their_text_in_every_form() {
+    let start = "data: {\"choices\":[{\"delta\":{\"content\":\"hi\"}}]}\n\n";
+    for error in [
+        r#"data: {"object":"error","message":"boom","type":"InternalServerError","code":500}"#,
+        r#"data: {"type":"error","message":"boom"}"#,
+        "event: error\ndata: {\"message\":\"boom\"}",
+        "event: error\ndata: boom",
+        "event:error\ndata: {\"detail\":\"boom\"}",
+        r#"data: {"error":"boom"}"#,
+        r#"data: {"choices":[{"finish_reason":"error","error":{"code":502,"message":"boom"}}]}"#,
+    ] {
+        let payload = format!("{start}{error}\n\ndata: [DONE]\n\n");
+        for client in [Messages, OllamaChat, penstock_api::Operation::Responses] {
+            let (text, _) = try_respond((client, Chat), &stream_terms(), &payload);
+            assert!(text.contains("hi") && text.contains("boom"), "{error}: {text}");
+            for end in ["message_stop", "\"done\":true", "response.completed"] {
+                assert!(!text.contains(end), "{error}: {text}");
+            }
+        }
+    }
+    let payload = format!("event: other\n{start}event: error\n\n{start}data: [DONE]\n\n");
+    let payload = payload.replace("\"hi\"}", "\"hi\"},\"finish_reason\":\"stop\"");
+    let (text, result) = try_respond((OllamaChat, Chat), &stream_terms(), &payload);
+    assert!(result.is_ok() && text.contains("\"done\":true"), "no data, no error: {text}");
 }
