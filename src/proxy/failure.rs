@@ -39,6 +39,7 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
             let status = if status == 401 { 401 } else { 402 };
             Outcome::Refused { part: RefusedPart::Backend, status }
         }
+        Refusal::KeyInvalid => Outcome::Refused { part: RefusedPart::Backend, status: 401 },
         Refusal::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
         Refusal::Forbidden | Refusal::NoWork | Refusal::NoResult | Refusal::ServerError => {
             Outcome::Fault
@@ -86,6 +87,7 @@ pub(crate) fn code_of(failure: &Failure) -> Option<ErrorCode> {
         Failure::Held(Refusal::TooLarge | Refusal::Client, _) => ErrorCode::InvalidRequest,
         Failure::Held(
             Refusal::KeyRejected
+            | Refusal::KeyInvalid
             | Refusal::Forbidden
             | Refusal::ModelMissing
             | Refusal::OperationMissing

@@ -269,6 +269,10 @@ fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
         ErrorMeaning::OutOfCredit | ErrorMeaning::NamedMissing | ErrorMeaning::Moderated => {
             Refusal::Client
         }
+        // As with the status that it should have had.
+        ErrorMeaning::KeyRefused(status) | ErrorMeaning::Client(status) => {
+            refusal_of_status(terms, status, error).unwrap_or(Refusal::Client)
+        }
         ErrorMeaning::Other => Refusal::NoWork,
     }
 }
@@ -343,6 +347,8 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         _ => {}
     }
     match (status, meaning()) {
+        (400.., ErrorMeaning::KeyRefused(401)) if is_own => Some(Refusal::KeyInvalid),
+        (400.., ErrorMeaning::KeyRefused(_)) if is_own => Some(Refusal::KeyRejected),
         // The operator's key is rejected, or its account is empty: other backends have other
         // accounts.
         (401 | 402, _) if is_own => Some(Refusal::KeyRejected),

@@ -103,6 +103,8 @@ pub(crate) enum Refusal {
     /// The backend does not accept the key that penstock sends, or its account is out of credit:
     /// 401, 402, or another status with an error that says so.
     KeyRejected,
+    /// The backend does not accept that key, by a sentence of its provider: any status.
+    KeyInvalid,
     /// The backend forbids the request to penstock's own key: 403.
     Forbidden,
     /// The backend does not have the model.

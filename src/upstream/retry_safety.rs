@@ -44,6 +44,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::TooLarge
             | Refusal::Overloaded
             | Refusal::KeyRejected
+            | Refusal::KeyInvalid
             | Refusal::Forbidden
             | Refusal::ModelMissing
             | Refusal::OperationMissing

@@ -245,7 +245,11 @@ fn whole_response_to_a_converted_stream_becomes_one() {
 #[test]
 fn refusals_that_no_client_caused_go_elsewhere() {
     const NO_CREDIT: &str = r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","param":null,"code":"insufficient_quota"}}"#;
-    let refusals: [(Respond, &str, usize); 6] = [
+    const LOW: &str = r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."}}"#;
+    const BAD_KEY: &str = r#"[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}]"#;
+    let refusals: [(Respond, &str, usize); 8] = [
+        (|_, _| whole(400, JSON, LOW), "api_key: sk-own", 1),
+        (|_, _| whole(400, JSON, BAD_KEY), "api_key: sk-own", 1),
         (|_, _| whole(401, JSON, ERROR), "api_key: sk-own", 1),
         (|_, _| whole(402, JSON, ERROR), "api_key: sk-own", 1),
         (|_, _| whole(429, JSON, NO_CREDIT), "api_key: sk-own", 1),
@@ -335,7 +339,10 @@ fn busy_errors_start_a_cooldown_whatever_their_status() {
 
 #[test]
 fn converted_failures_have_the_status_they_mean() {
-    let cases: [(Respond, u16, &str); 4] = [
+    const TOO_LONG: &str = r#"{"error":{"message":"too long","type":"invalid_request_error","code":"context_length_exceeded"}}"#;
+    let cases: [(Respond, u16, &str); 6] = [
+        (|_, _| whole(200, JSON, TOO_LONG), 400, "too long"),
+        (|_, _| chunked(EVENTS, &format!("data: {TOO_LONG}\n\n")), 400, "too long"),
         (|_, _| whole(200, JSON, ERROR), 502, "it broke"),
         (|_, _| chunked(JSON, r#"{"error":{"message":"slow down","code":429}}"#), 429, "slow down"),
         (|_, _| chunked(EVENTS, &format!("data: {ERROR}\n\n")), 502, "it broke"),

@@ -20,6 +20,8 @@ pub(super) struct EngineError<'a> {
     pub(super) kind: Option<Text<'a>>,
     pub(super) param: Option<&'a RawValue>,
     pub(super) code: Option<&'a RawValue>,
+    /// The name of the status, as in Google's APIs, or the status itself.
+    pub(super) status: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -30,6 +32,7 @@ struct ErrorObject<'a> {
     kind: Option<Text<'a>>,
     param: Option<&'a RawValue>,
     code: Option<&'a RawValue>,
+    status: Option<&'a RawValue>,
 }
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\""));
@@ -138,6 +141,7 @@ fn of_object(object: ErrorObject<'_>) -> EngineError<'_> {
         kind: object.kind,
         param: object.param,
         code: object.code,
+        status: object.status,
     }
 }
 

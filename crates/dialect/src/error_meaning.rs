@@ -1,11 +1,13 @@
 //! The meaning of an engine's error, regardless of its status.
 
+mod client_fault;
 mod credit;
 mod named_model;
 mod quotes;
 mod request_size;
 
-use credit::{CREDIT_NAMES, is_for_now};
+use client_fault::client_status;
+use credit::{CREDIT_NAMES, is_for_now, key_refusal};
 use named_model::NamedModel;
 pub(super) use quotes::RequestText;
 use request_size::exceeds_limit;
@@ -30,6 +32,11 @@ pub enum ErrorMeaning {
     NamedMissing,
     /// A content policy rejected the prompt.
     Moderated,
+    /// The provider rejects the key or its account, in a sentence of its own: as a response with
+    /// this status, 401 or 402.
+    KeyRefused(u16),
+    /// The request is at fault, as a response with this 4xx says.
+    Client(u16),
     /// Another error.
     Other,
 }
@@ -54,9 +61,10 @@ impl ErrorMeaning {
     pub fn read(error: &[u8], model: &str, request: &[u8]) -> Self {
         // Without a status: the words alone count.
         let error = read_error(error, 0);
-        let code = error.code.map_or("", RawValue::get);
-        let names =
-            format!("{} {code}", error.kind.as_deref().unwrap_or_default()).to_ascii_lowercase();
+        let status = error.status.map_or("", RawValue::get);
+        let code = error.code.map_or(status, RawValue::get);
+        let kind = error.kind.as_deref().unwrap_or_default();
+        let names = format!("{kind} {code} {status}").to_ascii_lowercase();
         // ASCII alone, as in the request: other letters could become a phrase in lower case.
         let message = error.message.to_ascii_lowercase();
         let is_named = |list: &[&str]| list.iter().any(|name| names.contains(name));
@@ -65,6 +73,11 @@ impl ErrorMeaning {
             let said = list.iter().find(|phrase| message.contains(*phrase));
             said.is_some_and(|phrase| !request.may_contain(phrase))
         };
+        if let Some((sentence, status)) = key_refusal(&names, &message)
+            && !request.may_contain(sentence)
+        {
+            return Self::KeyRefused(status);
+        }
         let has_credit = is_for_now(&message) || !is_named(CREDIT_NAMES);
         // A number is the status that the backend means, whatever the response has.
         match code.trim().trim_matches('"') {
@@ -86,7 +99,7 @@ impl ErrorMeaning {
         } else if is_named(LOAD_NAMES) || is_said(LOAD_PHRASES) {
             Self::Overloaded
         } else {
-            Self::Other
+            client_status(code, &names).map_or(Self::Other, Self::Client)
         }
     }
 
@@ -98,6 +111,7 @@ impl ErrorMeaning {
             Self::Overloaded => 503,
             Self::ModelMissing | Self::NamedMissing => 404,
             Self::Moderated => 403,
+            Self::KeyRefused(status) | Self::Client(status) => status,
             Self::Other => 502,
         }
     }
@@ -182,7 +196,7 @@ mod tests {
             ),
             (
                 r#"{"error":{"message":"No such File object: file-1","type":"invalid_request_error"}}"#,
-                ErrorMeaning::Other,
+                ErrorMeaning::Client(400),
             ),
             (
                 r#"{"error":{"message":"Your input was flagged","code":403}}"#,
@@ -195,6 +209,59 @@ mod tests {
         ] {
             assert_eq!(meaning(error), expected, "{error}");
         }
+    }
+
+    #[test]
+    fn fault_of_a_client_has_the_status_of_its_code_or_its_name() {
+        for (error, status) in [
+            (r#"{"error":{"message":"x","type":"BadRequestError","param":null,"code":400}}"#, 400),
+            (r#"{"error":{"message":"x","code":"413"}}"#, 413),
+            (r#"{"error":{"message":"x","code":422}}"#, 422),
+            (r#"{"object":"error","message":"x","type":"NotFoundError","code":404}"#, 404),
+            (r#"{"error":{"message":"x","code":"context_length_exceeded"}}"#, 400),
+            (r#"{"type":"error","error":{"type":"invalid_request_error","message":"x"}}"#, 400),
+            (r#"{"type":"error","error":{"type":"authentication_error","message":"x"}}"#, 401),
+            (r#"{"type":"error","error":{"type":"permission_error","message":"x"}}"#, 403),
+            (r#"{"type":"error","error":{"type":"request_too_large","message":"x"}}"#, 413),
+            (
+                r#"{"error":{"message":"x","type":"invalid_request_error","code":"invalid_api_key"}}"#,
+                401,
+            ),
+            (r#"[{"error":{"message":"x","status":"INVALID_ARGUMENT"}}]"#, 400),
+            (r#"{"message":"x","status":400}"#, 400),
+        ] {
+            assert_eq!(meaning(error), ErrorMeaning::Client(status), "{error}");
+            assert_eq!(meaning(error).status(), status, "{error}");
+        }
+        for error in [
+            r#"{"error":{"message":"x","code":408}}"#,
+            r#"{"error":{"message":"x","code":500}}"#,
+            r#"{"error":{"message":"invalid_request_error","type":"server_error"}}"#,
+        ] {
+            assert_eq!(meaning(error), ErrorMeaning::Other, "{error}");
+        }
+    }
+
+    #[test]
+    fn sentence_of_a_provider_about_its_key_is_no_clients_to_write() {
+        const CREDIT: &str = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or purchase credits.";
+        let anthropic = |message: &str| {
+            format!(
+                r#"{{"type":"error","error":{{"type":"invalid_request_error","message":"{message}"}}}}"#
+            )
+        };
+        assert_eq!(meaning(&anthropic(CREDIT)), ErrorMeaning::KeyRefused(402));
+        let google = r#"{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT","details":[{"reason":"API_KEY_INVALID"}]}}"#;
+        assert_eq!(meaning(google), ErrorMeaning::KeyRefused(401));
+        assert_eq!(meaning(&format!("[{google}]")), ErrorMeaning::KeyRefused(401));
+        // Not at the start of the message, without the provider's type, or in the request.
+        let quoted = anthropic(&format!("bad role: {CREDIT}"));
+        assert_eq!(meaning(&quoted), ErrorMeaning::Client(400));
+        let other = google.replace("INVALID_ARGUMENT", "X");
+        assert_eq!(meaning(&other), ErrorMeaning::Client(400));
+        let request = format!(r#"{{"messages":[{{"role":"{CREDIT}"}}]}}"#);
+        let read = ErrorMeaning::read(anthropic(CREDIT).as_bytes(), "m", request.as_bytes());
+        assert_eq!(read, ErrorMeaning::Client(400));
     }
 
     #[test]

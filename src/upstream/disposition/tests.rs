@@ -2,6 +2,9 @@
 
 use super::*;
 
+mod meanings;
+mod results;
+
 const BODY: &[u8] = br#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#;
 
 /// A chat with penstock's own key, on a backend that has served chats.
@@ -349,58 +352,5 @@ fn inputs_yield_results_and_loads_yield_none() {
             "{:?}",
             seen.body.map(String::from_utf8_lossy)
         );
-    }
-}
-
-#[test]
-fn result_is_json_text_or_sound_by_its_operation() {
-    let of = |operation| ResponseTerms { operation, sent: operation, ..chat() };
-    let typed = |body, is_json, is_text| SeenResponse { is_json, is_text, ..whole(200, body) };
-    let transcripts = of(Operation::Transcriptions);
-    let subtitles = "1\n00:00:00,000 --> 00:00:01,000\n[Music] {hm}\n";
-    for (seen, expected) in [
-        (whole(200, r#"{"text":"hi"}"#), Disposition::Relay),
-        (typed("hi there", false, true), Disposition::Relay),
-        (typed("[BLANK_AUDIO]", false, true), Disposition::Relay),
-        (typed(subtitles, false, false), Disposition::Relay),
-        // A sound without words.
-        (typed("", false, true), Disposition::Relay),
-        (typed("\n", false, true), Disposition::Relay),
-        (whole(200, ""), HELD(Refusal::NoWork)),
-        (typed("", false, false), HELD(Refusal::NoWork)),
-        (whole(204, ""), HELD(Refusal::NoWork)),
-        (whole(200, ERROR), HELD(Refusal::NoWork)),
-        (typed(ERROR, false, true), HELD(Refusal::NoWork)),
-        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Refusal::NoResult)),
-        (typed("<!DOCTYPE html><html>", false, true), HELD(Refusal::NoResult)),
-        (typed("\n<HTML>", false, false), HELD(Refusal::NoResult)),
-        (stream("data: {\"type\":\"transcript.text.delta\"}\n\n", false), Disposition::Relay),
-        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Refusal::NoWork)),
-    ] {
-        assert_eq!(decided(&transcripts, &seen), expected, "{seen:?}");
-    }
-    let speech = of(Operation::Speech);
-    for (seen, expected) in [
-        (typed("RIFF", false, false), Disposition::Relay),
-        (
-            SeenResponse { body: Some(&[255, 251, 144]), ..typed("...", false, true) },
-            Disposition::Relay,
-        ),
-        (whole(200, r#"{"audio":"AAAA"}"#), Disposition::Relay),
-        (typed("", false, false), HELD(Refusal::NoWork)),
-        (typed("<html>", false, false), HELD(Refusal::NoResult)),
-        (typed("no voice", false, true), HELD(Refusal::NoResult)),
-        (typed(ERROR, false, false), HELD(Refusal::NoWork)),
-        (stream("data: {\"type\":\"speech.audio.delta\"}\n\n", false), Disposition::Relay),
-    ] {
-        assert_eq!(decided(&speech, &seen), expected, "{seen:?}");
-    }
-    let edits = of(Operation::ImageEdits);
-    for (seen, expected) in [
-        (whole(200, r#"{"created":1,"data":[{"b64_json":"x"}]}"#), Disposition::Relay),
-        (whole(200, "<html>"), HELD(Refusal::NoResult)),
-        (whole(200, ERROR), HELD(Refusal::NoWork)),
-    ] {
-        assert_eq!(decided(&edits, &seen), expected, "{seen:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! The refusal of an account that has no credit, or has reached the limit that its owner set.
+//! The refusal of a key, or of an account that has no credit or has reached the limit that its
+//! owner set.
 
 use super::request_size::names_time;
 
@@ -24,6 +25,27 @@ pub(super) const CREDIT_NAMES: &[&str] = &[
 ];
 /// Gemini reports every limit as a quota with a reference to billing: these mark one that returns.
 const RENEWED: &[&str] = &["resource_exhausted", "quota exceeded for metric"];
+
+/// The beginnings of whole messages about the key and its account that come with a 400, in lower
+/// case, with the name of their type and the status that they mean. An engine may quote a prompt
+/// within its own words, but no known one begins with it.
+const KEY_SENTENCES: &[(&str, &str, u16)] = &[
+    ("your credit balance is too low to access the ", "invalid_request_error", 402),
+    ("you have reached your specified api usage limits", "invalid_request_error", 402),
+    ("this organization has been disabled", "invalid_request_error", 401),
+    ("api key not valid. please pass a valid api key.", "invalid_argument", 401),
+    ("api key not found. please pass a valid api key.", "invalid_argument", 401),
+    ("api key expired. please renew the api key.", "invalid_argument", 401),
+];
+
+/// Returns the sentence with which a provider rejects the key or its account, and the status that
+/// it means. All is in lower case.
+pub(super) fn key_refusal(names: &str, message: &str) -> Option<(&'static str, u16)> {
+    let is_said = |(sentence, name, _): &&(&str, &str, u16)| {
+        message.starts_with(sentence) && names.contains(name)
+    };
+    KEY_SENTENCES.iter().find(is_said).map(|(sentence, _, status)| (*sentence, *status))
+}
 
 /// Returns whether a message, in lower case, is about a limit that ends by itself.
 pub(super) fn is_for_now(message: &str) -> bool {

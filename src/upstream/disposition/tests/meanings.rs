@@ -1,0 +1,45 @@
+//! Errors that mean another status than they came with.
+
+use super::*;
+
+#[test]
+fn fault_of_the_client_within_a_200_counts_as_with_its_status() {
+    let coded = |code: &str, kind: &str| {
+        format!(r#"{{"error":{{"message":"x","type":"{kind}","code":{code}}}}}"#)
+    };
+    let clients = ResponseTerms { key: SentKey::Clients, ..chat() };
+    for (body, own, with_clients_key) in [
+        (coded("400", "BadRequestError"), Refusal::Client, Refusal::Client),
+        (coded("413", "x"), Refusal::Client, Refusal::Client),
+        (coded("422", "x"), Refusal::Client, Refusal::Client),
+        (coded("404", "NotFoundError"), Refusal::Client, Refusal::Client),
+        (coded("\"context_length_exceeded\"", "x"), Refusal::Client, Refusal::Client),
+        (coded("null", "invalid_request_error"), Refusal::Client, Refusal::Client),
+        (coded("401", "x"), Refusal::KeyRejected, Refusal::Client),
+        (coded("null", "authentication_error"), Refusal::KeyRejected, Refusal::Client),
+        (coded("403", "x"), Refusal::Forbidden, Refusal::Client),
+        (coded("408", "x"), Refusal::NoWork, Refusal::NoWork),
+        (coded("500", "invalid_request_error"), Refusal::NoWork, Refusal::NoWork),
+    ] {
+        assert_eq!(decided(&chat(), &whole(200, &body)), HELD(own), "{body}");
+        assert_eq!(decided(&clients, &whole(200, &body)), HELD(with_clients_key), "{body}");
+        let event = format!("data: {body}\n\n");
+        assert_eq!(decided(&chat(), &stream(&event, false)), HELD(own), "{body}");
+    }
+}
+
+#[test]
+fn own_key_that_is_refused_with_400_is_a_rejected_key() {
+    const CREDIT: &str = r#"{"type":"error","error":{"type":"invalid_request_error","message":"Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to upgrade or purchase credits."}}"#;
+    const KEY: &str = r#"[{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT"}}]"#;
+    let clients = ResponseTerms { key: SentKey::Clients, ..chat() };
+    for (body, expected) in [(CREDIT, Refusal::KeyRejected), (KEY, Refusal::KeyInvalid)] {
+        for status in [400, 403] {
+            assert_eq!(decided(&chat(), &whole(status, body)), HELD(expected), "{status} {body}");
+            let found = decided(&clients, &whole(status, body));
+            assert_eq!(found, Disposition::Relay, "{status} {body}");
+        }
+    }
+    let quotes = ResponseTerms { body: br#"{"messages":[{"role":"Your credit balance is too low to access the Anthropic API"}]}"#, ..chat() };
+    assert_eq!(decided(&quotes, &whole(400, CREDIT)), Disposition::Relay, "the client wrote it");
+}
