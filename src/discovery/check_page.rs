@@ -1,6 +1,7 @@
 //! The page that health checks query, and the meaning of its status. An engine's health page says
 //! whether it can take requests, so it must be a success. A refused list of models still shows a
-//! server: hosted APIs require a key for it, limit its rate, or have none.
+//! server: hosted APIs require a key for it, limit its rate, or have none; others refuse it for the
+//! state of an account or the place of the caller.
 
 use penstock_config::BackendConfig;
 
@@ -17,10 +18,12 @@ impl Remark {
     /// Returns its meaning, for the log and `doctor`.
     pub(super) fn meaning(self) -> &'static str {
         match self.status {
+            300..=399 => "the list of models is elsewhere",
             401 | 403 => "the API key is missing or wrong",
+            402 => "the account is out of credit",
             404 | 405 => "the path is not known there",
             429 => "the rate is limited",
-            _ => "the list of models is elsewhere",
+            _ => "the list of models is refused",
         }
     }
 }
@@ -48,9 +51,8 @@ impl<'a> CheckPage<'a> {
     pub(super) fn judge(self, status: u16) -> Result<Option<Remark>, DiscoveryError> {
         match status {
             200..=299 => Ok(None),
-            300..=399 | 401 | 403 | 404 | 405 | 429 if self.is_list() => {
-                Ok(Some(Remark { status }))
-            }
+            // A server that waits in vain for a request that was sent whole does not work.
+            300..=407 | 409..=499 if self.is_list() => Ok(Some(Remark { status })),
             _ => Err(DiscoveryError::Status { path: self.path.to_owned(), status }),
         }
     }
@@ -63,14 +65,14 @@ mod tests {
     #[test]
     fn refused_list_shows_a_server_and_a_refused_health_page_does_not() {
         let (list, page) = (CheckPage { path: "/v1/models" }, CheckPage { path: "/health" });
-        for status in [301, 307, 401, 403, 404, 405, 429] {
+        for status in [301, 307, 400, 401, 402, 403, 404, 405, 418, 422, 429, 451] {
             assert_eq!(list.judge(status).unwrap(), Some(Remark { status }));
             assert!(page.judge(status).is_err(), "{status}");
         }
         for status in [200, 204] {
             assert_eq!((list.judge(status).unwrap(), page.judge(status).unwrap()), (None, None));
         }
-        for status in [0, 101, 400, 402, 408, 500, 502, 503, 529] {
+        for status in [0, 101, 408, 500, 502, 503, 529] {
             assert!(list.judge(status).is_err() && page.judge(status).is_err(), "{status}");
         }
         assert!(CheckPage { path: "/api/v1/models/" }.is_list());
