@@ -9,6 +9,7 @@ pub(super) const FAILED_REASONS: [&[u8]; 2] = [b"error\"", b"abort\""];
 
 /// Returns whether a choice of a whole completion reports that its generation failed.
 pub fn has_failed_choice(body: &[u8]) -> bool {
+    let body = body.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(body);
     let mut cursor = Cursor::new(body, TokenEstimate::Chars);
     if cursor.peek() != b'{' {
         return false;

@@ -190,6 +190,8 @@ mod tests {
             (Operation::Chat, "data: {\"choices\":[]}\n\n", FirstEvent::Good),
             (Operation::Chat, "data: {\"error\":null,\"choices\":[]}\n\n", FirstEvent::Good),
             (Operation::Chat, "data: [DONE]\n\n", FirstEvent::Missing),
+            (Operation::Chat, "\u{feff}data: {\"choices\":[]}\n\n", FirstEvent::Good),
+            (Operation::OllamaChat, "\u{feff}{\"done\":true}\n", FirstEvent::Good),
             (Operation::OllamaChat, "{\"done\":true}\n", FirstEvent::Good),
             (
                 Operation::OllamaChat,

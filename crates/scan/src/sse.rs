@@ -228,6 +228,8 @@ impl EventScanner {
     }
 
     fn read_line(&mut self, line: &[u8]) {
+        // A stream may start with a byte order mark.
+        let line = line.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(line);
         if self.framing == StreamFraming::Lines {
             self.at_boundary = true;
             return self.read_json_line(line);

@@ -4,6 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
+mod damaged;
 
 /// Feeds a whole stream. Returns its progress and the scanner.
 fn fed(operation: Operation, stream: &str) -> (Progress, EventScanner) {
