@@ -9,7 +9,7 @@ use penstock_api::{Operation, ResultFormat, StreamFraming};
 use penstock_dialect::JsonEnd;
 use penstock_scan::{
     EventScanner, Passed, RequestProfile, ResponseIdFinder, Usage, UsageBounds, WholeResult,
-    find_counts, find_usage, has_failed_choice,
+    find_counts, find_usage, has_failed_choice, has_failed_status,
 };
 
 /// The length of a response's end that is kept to find its `usage`.
@@ -32,6 +32,9 @@ static LENGTH_ENDS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
 /// The values of `finish_reason` that report a failed generation. Few responses have them anywhere.
 static FAILED: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| ["\"error\"", "\"abort\""].map(Finder::new));
+
+/// The status of a failed response, with its quotes.
+static FAILED_STATUS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"failed\""));
 
 /// The name of the member with the counts. In generated text, each quote would have a backslash.
 const USAGE_NAME: &[u8] = b"\"usage\"";
@@ -106,8 +109,6 @@ pub(crate) struct ResponseMonitor {
     result: WholeResult,
     /// The first byte of the payload that is no white space; 0 before it.
     first_byte: u8,
-    /// True if the response has choices, each with the reason of its end.
-    has_choices: bool,
     has_ended: bool,
     has_failed: bool,
     tail: BytesMut,
@@ -145,7 +146,6 @@ impl ResponseMonitor {
             expected: ExpectedOutput::default(),
             result: WholeResult::Filled,
             first_byte: 0,
-            has_choices: matches!(operation, Operation::Chat | Operation::Completions),
             has_ended: stream.is_none(),
             has_failed: false,
             tail: BytesMut::new(),
@@ -180,15 +180,15 @@ impl ResponseMonitor {
             // The common case, a body in one read: nothing is copied.
             let end = last_bytes(payload);
             self.usage = usage_in(end).or_else(|| find_usage(last_usage(payload)?));
-            self.has_failed |= self.has_choices
-                && FAILED.iter().any(|mark| mark.find(end).is_some())
-                && has_failed_choice(payload);
+            self.has_failed |= self.reports_failure(payload, end);
             if self.is_success {
                 self.result = WholeResult::read(self.operation, payload);
             }
             return 0;
         }
         if self.first_byte == 0 {
+            // The status comes before the output.
+            self.has_failed |= self.has_failed_status(payload);
             self.first_byte = payload.trim_ascii_start().first().copied().unwrap_or(0);
         }
         self.early_usage.feed(&self.tail, payload);
@@ -198,9 +198,27 @@ impl ResponseMonitor {
         self.tail.extend_from_slice(keep);
         if is_last {
             self.usage = usage_in(&self.tail).or_else(|| find_usage(&self.early_usage.0));
+            let is_kept = self.bytes == self.tail.len() as u64;
+            self.has_failed |= is_kept && self.reports_failure(&self.tail, &self.tail);
             self.result = self.result_of_tail();
         }
         0
+    }
+
+    /// Returns whether a whole response reports a failed generation. `end`: its last part.
+    fn reports_failure(&self, body: &[u8], end: &[u8]) -> bool {
+        match self.operation {
+            Operation::Chat | Operation::Completions => {
+                FAILED.iter().any(|mark| mark.find(end).is_some()) && has_failed_choice(body)
+            }
+            _ => self.has_failed_status(body),
+        }
+    }
+
+    fn has_failed_status(&self, start: &[u8]) -> bool {
+        self.operation == Operation::Responses
+            && FAILED_STATUS.find(start).is_some()
+            && has_failed_status(start)
     }
 
     /// Judges a result that came in parts: a short one, which the tail holds, by its content, and a

@@ -1,4 +1,4 @@
-//! Detects completions that report a failed generation in the reason of their end.
+//! Detects results that report a failed generation in the reason of their end, or in their status.
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed};
@@ -37,9 +37,46 @@ pub fn has_failed_choice(body: &[u8]) -> bool {
     read.is_ok() && has_failed
 }
 
+/// Returns whether a response of OpenAI's Responses reports by its status that its generation
+/// failed. `start`: its beginning, of which the members before a cut count.
+pub fn has_failed_status(start: &[u8]) -> bool {
+    let start = start.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(start);
+    let mut cursor = Cursor::new(start, TokenEstimate::Chars);
+    let mut has_failed = false;
+    if cursor.peek() == b'{' {
+        _ = read_status(&mut cursor, &mut has_failed);
+    }
+    has_failed
+}
+
+/// Reads the object of a response, whose status may be that of a failure.
+pub(super) fn read_status(cursor: &mut Cursor<'_>, has_failed: &mut bool) -> Parsed {
+    cursor.members(Members::named(|name: &[u8]| name == b"status"), |cursor, is_status, kind| {
+        if !is_status || kind != b'"' {
+            return cursor.skip(kind);
+        }
+        let status = cursor.string()?;
+        *has_failed |= cursor.raw(status) == b"failed";
+        Ok(())
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn failure_of_a_response_is_its_own_status() {
+        for (body, expected) in [
+            (r#"{"id":"r","status":"failed","output":[{"type":"message"}]}"#, true),
+            (r#"{"id":"r","status":"failed","output":[{"ty"#, true),
+            (r#"{"id":"r","status":"completed","output":[]}"#, false),
+            (r#"{"id":"r","output":[{"type":"mcp_call","status":"failed"}]}"#, false),
+            (r#"{"status":"fail"#, false),
+        ] {
+            assert_eq!(has_failed_status(body.as_bytes()), expected, "{body}");
+        }
+    }
 
     #[test]
     fn failure_of_a_choice_is_its_own_reason() {

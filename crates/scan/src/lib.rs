@@ -48,7 +48,7 @@ mod weight;
 mod whole_result;
 
 pub use cursor::Syntax;
-pub use failed_choice::has_failed_choice;
+pub use failed_choice::{has_failed_choice, has_failed_status};
 pub use further_models::find_further_model;
 pub use ids::StoredIds;
 pub use missing_result::{is_void, lacks_result, may_report_failure};

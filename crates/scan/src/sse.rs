@@ -13,7 +13,7 @@ use penstock_api::slices::split_at;
 use penstock_api::{EventForm, Operation, StreamFraming};
 
 use super::cursor::{Cursor, Members, Parsed};
-use super::failed_choice::FAILED_REASONS;
+use super::failed_choice::{FAILED_REASONS, read_status};
 use super::json_line::JsonLine;
 use super::{TokenEstimate, Usage, find_counts, find_usage};
 use delta::{DELTA, has_string_at, has_token_in_delta, members_called};
@@ -338,11 +338,15 @@ impl EventScanner {
                 self.passed.read(cursor.raw(name), data);
                 Ok(())
             }
+            // Some engines complete a response that has failed.
+            EventMember::Response if kind == b'{' && self.form == EventForm::TypedDelta => {
+                read_status(cursor, &mut self.error)
+            }
             EventMember::Stop if self.form == EventForm::Content => {
                 self.done |= kind == b't';
                 cursor.skip(kind)
             }
-            EventMember::Kind | EventMember::Stop | EventMember::Other => cursor.skip(kind),
+            _ => cursor.skip(kind),
         })
     }
 
@@ -370,6 +374,8 @@ enum EventMember {
     Kind,
     /// The last event of llama.cpp's own streams has `"stop": true`.
     Stop,
+    /// The whole response so far.
+    Response,
     Other,
 }
 
@@ -379,6 +385,7 @@ impl EventMember {
             b"error" => Self::Error,
             b"type" | b"object" => Self::Kind,
             b"stop" => Self::Stop,
+            b"response" => Self::Response,
             _ => Self::Other,
         }
     }

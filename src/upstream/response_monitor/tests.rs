@@ -71,3 +71,32 @@ fn quoted_text_is_no_usage() {
     assert_eq!(usage_of(&[body.as_bytes()]), None);
     assert_eq!(usage_of(&[body.as_bytes(), b" "]), None);
 }
+
+#[test]
+fn failed_response_with_output_has_failed_in_one_part_or_in_several() {
+    let text = "word ".repeat(2000);
+    let body = |status: &str, text: &str| {
+        format!(
+            r#"{{"id":"resp_1","status":"{status}","error":{{"code":"server_error"}},"output":[{{"type":"message","content":[{{"type":"output_text","text":"{text}"}}]}}]}}"#
+        )
+    };
+    for (status, text, expected) in [
+        ("failed", "hi", true),
+        ("failed", &*text, true),
+        ("completed", "hi", false),
+        ("completed", r#"\"status\":\"failed\""#, false),
+    ] {
+        let body = body(status, text);
+        for cut in [60, body.len() - 3, body.len()] {
+            let mut monitor =
+                ResponseMonitor::new(Operation::Responses, None, UsageBounds::default());
+            monitor.expect_result();
+            let (first, second) = body.as_bytes().split_at(cut);
+            monitor.observe(first, second.is_empty());
+            if !second.is_empty() {
+                monitor.observe(second, true);
+            }
+            assert_eq!(monitor.has_failed(), expected, "{status} cut at {cut}");
+        }
+    }
+}

@@ -12,3 +12,16 @@ fn byte_order_mark_belongs_to_no_event() {
     let (progress, scanner) = fed(Operation::OllamaChat, lines);
     assert_eq!((progress.tokens, progress.done, scanner.is_empty()), (1, true, false));
 }
+
+#[test]
+fn completed_response_may_have_failed() {
+    let ended = |status: &str| {
+        format!(
+            "data: {{\"type\":\"response.completed\",\"response\":{{\"output\":[{{\"status\":\"failed\"}}],\"status\":\"{status}\"}}}}\n\n"
+        )
+    };
+    for (status, error) in [("failed", true), ("completed", false)] {
+        let (progress, _) = fed(Operation::Responses, &ended(status));
+        assert_eq!((progress.done, progress.error), (true, error), "{status}");
+    }
+}
