@@ -92,12 +92,31 @@ pub(super) struct Cursor<'a> {
     /// The weight of the last array or object that was skipped.
     pub(super) weight: Weight,
     pub(super) estimate: TokenEstimate,
+    /// True if a string may have one half of a surrogate pair alone.
+    pub(super) takes_halves: bool,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], estimate: TokenEstimate) -> Self {
         let weight = Weight::default();
-        Self { bytes, at: 0, depth: 0, all_high: 0, excess: 0, high: 0, weight, estimate }
+        let takes_halves = false;
+        Self {
+            bytes,
+            at: 0,
+            depth: 0,
+            all_high: 0,
+            excess: 0,
+            high: 0,
+            weight,
+            estimate,
+            takes_halves,
+        }
+    }
+
+    /// A cursor for a response, or for a part of one. Some engines split a pair of surrogates
+    /// between two events.
+    pub(super) fn of_response(bytes: &'a [u8]) -> Self {
+        Self { takes_halves: true, ..Self::new(bytes, TokenEstimate::Chars) }
     }
 
     /// Skips white space and returns the next byte without consuming it; zero at the end.

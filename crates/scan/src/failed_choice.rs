@@ -1,6 +1,5 @@
 //! Detects results that report a failed generation in the reason of their end, or in their status.
 
-use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed};
 
 /// The values of `finish_reason` that report a failed generation: OpenRouter, vLLM and SGLang have
@@ -10,7 +9,7 @@ pub(super) const FAILED_REASONS: [&[u8]; 2] = [b"error\"", b"abort\""];
 /// Returns whether a choice of a whole completion reports that its generation failed.
 pub fn has_failed_choice(body: &[u8]) -> bool {
     let body = body.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(body);
-    let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+    let mut cursor = Cursor::of_response(body);
     if cursor.peek() != b'{' {
         return false;
     }
@@ -41,7 +40,7 @@ pub fn has_failed_choice(body: &[u8]) -> bool {
 /// failed. `start`: its beginning, of which the members before a cut count.
 pub fn has_failed_status(start: &[u8]) -> bool {
     let start = start.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(start);
-    let mut cursor = Cursor::new(start, TokenEstimate::Chars);
+    let mut cursor = Cursor::of_response(start);
     let mut has_failed = false;
     if cursor.peek() == b'{' {
         _ = read_status(&mut cursor, &mut has_failed);

@@ -1,6 +1,5 @@
 //! Reads one line of a stream of JSON lines, as Ollama's own API sends them.
 
-use super::TokenEstimate;
 use super::Usage;
 use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::is_filled;
@@ -64,7 +63,7 @@ impl JsonLine {
     /// Reads a line. A truncated or malformed line yields the fields before the error.
     pub(super) fn read(line: &[u8]) -> Self {
         let mut read = Self::default();
-        let mut cursor = Cursor::new(line, TokenEstimate::Chars);
+        let mut cursor = Cursor::of_response(line);
         if cursor.peek() == b'{' {
             let members = Members::with_likely(&LIKELY, LineMember::of);
             _ = cursor.members(members, |cursor, member, kind| read.take(cursor, member, kind));

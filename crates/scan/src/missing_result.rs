@@ -3,7 +3,6 @@
 use memchr::memchr;
 use penstock_api::slices::split_at;
 
-use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::is_filled;
 
@@ -115,7 +114,7 @@ impl Signs {
 /// gateway: an object that reports a failure in a form of theirs, or has nothing but a message, and
 /// no content.
 pub(crate) fn is_foreign_refusal(body: &[u8]) -> bool {
-    let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+    let mut cursor = Cursor::of_response(body);
     if cursor.peek() != b'{' {
         return false;
     }

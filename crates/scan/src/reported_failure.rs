@@ -122,7 +122,7 @@ pub fn reports_failure(body: &[u8]) -> bool {
     if ERROR.find(body).is_none() {
         return false;
     }
-    let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+    let mut cursor = Cursor::of_response(body);
     if cursor.peek() != b'{' {
         return false;
     }

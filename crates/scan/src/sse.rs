@@ -15,7 +15,7 @@ use penstock_api::{EventForm, Operation, StreamFraming};
 use super::cursor::{Cursor, Members, Parsed};
 use super::failed_choice::{FAILED_REASONS, read_status};
 use super::json_line::JsonLine;
-use super::{TokenEstimate, Usage, find_counts, find_usage};
+use super::{Usage, find_counts, find_usage};
 use delta::{DELTA, has_string_at, has_token_in_delta, members_called};
 pub(super) use passed::is_event;
 use passed::{LIMITS, PassedEvents};
@@ -323,7 +323,7 @@ impl EventScanner {
 
     /// Finds errors and the end of the stream among the members of an event.
     fn read_rest(&mut self, data: &[u8]) -> Parsed {
-        let mut cursor = Cursor::new(data, TokenEstimate::Chars);
+        let mut cursor = Cursor::of_response(data);
         if cursor.peek() != b'{' {
             return Ok(());
         }

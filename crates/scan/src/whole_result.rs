@@ -3,7 +3,6 @@
 
 use penstock_api::Operation;
 
-use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::missing_result::is_foreign_refusal;
 use super::ollama::is_filled;
@@ -138,7 +137,7 @@ impl WholeResult {
             _ => return Self::Filled,
         }
         let mut found = Found::new(form);
-        let mut cursor = Cursor::new(body, TokenEstimate::Chars);
+        let mut cursor = Cursor::of_response(body);
         let read: Parsed = cursor.members(
             Members::named(|name: &[u8]| form.member(name)),
             |cursor, member, kind| {

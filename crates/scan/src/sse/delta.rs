@@ -4,7 +4,6 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use crate::TokenEstimate;
 use crate::cursor::{Cursor, Members};
 use crate::ollama::is_filled;
 
@@ -16,7 +15,7 @@ pub(super) fn members_called<'a>(
     data: &'a [u8],
 ) -> impl Iterator<Item = Cursor<'a>> {
     key.find_iter(data).filter_map(|at| {
-        let mut cursor = Cursor::new(data, TokenEstimate::Chars);
+        let mut cursor = Cursor::of_response(data);
         cursor.at = at + key.needle().len();
         if cursor.peek() != b':' {
             return None;

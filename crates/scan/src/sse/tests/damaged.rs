@@ -25,3 +25,23 @@ fn completed_response_may_have_failed() {
         assert_eq!((progress.done, progress.error), (true, error), "{status}");
     }
 }
+
+#[test]
+fn text_with_half_of_a_pair_is_output() {
+    let (high, low) = (r#"\ud83d"#, r#"\ude00 bye"#);
+    for text in [high, low, r#"\ud83dx"#, r#"\ud83d\u0041"#, r#"\ud83d\ude00"#] {
+        let event = chat(&format!(r#"{{"role":"assistant","content":"{text}"}}"#));
+        let (progress, scanner) = fed(Operation::Chat, &format!("data: {event}\n\n"));
+        assert_eq!((progress.tokens, scanner.is_empty()), (1, false), "{text}");
+        let line = format!("{{\"message\":{{\"content\":\"{text}\"}},\"done\":true}}\n");
+        let (progress, _) = fed(Operation::OllamaChat, &line);
+        assert_eq!((progress.tokens, progress.done), (1, true), "{text}");
+        let block = format!(
+            "data: {{\"type\":\"content_block_delta\",\"delta\":{{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
+        );
+        assert_eq!(fed(Operation::Messages, &block).0.tokens, 1, "{text}");
+        let whole = format!(r#"{{"choices":[{{"message":{{"content":"{text}"}}}}]}}"#);
+        let read = crate::WholeResult::read(Operation::Chat, whole.as_bytes());
+        assert_eq!(read, crate::WholeResult::Filled, "{text}");
+    }
+}
