@@ -143,7 +143,8 @@ impl Conversion {
         elapsed: Duration,
         out: &mut Vec<u8>,
     ) -> Done {
-        if self.has_ended {
+        // Null is no event: some engines keep a connection open with it.
+        if self.has_ended || data.trim_ascii() == b"null" {
             return Ok(());
         }
         if embeddings::is_embedding(self.client) {

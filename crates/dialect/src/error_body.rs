@@ -93,7 +93,9 @@ fn read_known_form(body: &[u8]) -> Option<EngineError<'_>> {
 fn read_object(body: &[u8]) -> Option<EngineError<'_>> {
     let mut fields = Fields::of_body(body).ok()?;
     if let Some(error) = fields.take("error").or_else(|| fields.take("detail")) {
-        return Some(of_member(error));
+        let error = of_member(error);
+        // xAI has a text, and the code beside it.
+        return Some(EngineError { code: error.code.or_else(|| fields.take("code")), ..error });
     }
     if let Some(error) = fields.take("choices").and_then(of_choices) {
         return Some(error);

@@ -254,6 +254,8 @@ mod tests {
         let google = r#"{"error":{"code":400,"message":"API key not valid. Please pass a valid API key.","status":"INVALID_ARGUMENT","details":[{"reason":"API_KEY_INVALID"}]}}"#;
         assert_eq!(meaning(google), ErrorMeaning::KeyRefused(401));
         assert_eq!(meaning(&format!("[{google}]")), ErrorMeaning::KeyRefused(401));
+        let xai = r#"{"code":"Client specified an invalid argument","error":"Incorrect API key provided: xa***. You can obtain an API key from https://console.x.ai."}"#;
+        assert_eq!(meaning(xai), ErrorMeaning::KeyRefused(401));
         // Not at the start of the message, without the provider's type, or in the request.
         let quoted = anthropic(&format!("bad role: {CREDIT}"));
         assert_eq!(meaning(&quoted), ErrorMeaning::Client(400));

@@ -36,6 +36,7 @@ const KEY_SENTENCES: &[(&str, &str, u16)] = &[
     ("api key not valid. please pass a valid api key.", "invalid_argument", 401),
     ("api key not found. please pass a valid api key.", "invalid_argument", 401),
     ("api key expired. please renew the api key.", "invalid_argument", 401),
+    ("incorrect api key provided: ", "client specified an invalid argument", 401),
 ];
 
 /// Returns the sentence with which a provider rejects the key or its account, and the status that

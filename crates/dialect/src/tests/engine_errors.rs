@@ -121,7 +121,8 @@ fn errors_within_a_stream_keep_their_text_in_every_form() {
             }
         }
     }
-    let payload = format!("event: other\n{start}event: error\n\n{start}data: [DONE]\n\n");
+    let payload =
+        format!("data: null\n\nevent: other\n{start}event: error\n\n{start}data: [DONE]\n\n");
     let payload = payload.replace("\"hi\"}", "\"hi\"},\"finish_reason\":\"stop\"");
     let (text, result) = try_respond((OllamaChat, Chat), &stream_terms(), &payload);
     assert!(result.is_ok() && text.contains("\"done\":true"), "no data, no error: {text}");
