@@ -32,7 +32,7 @@ pub enum ErrorMeaning {
     NamedMissing,
     /// A content policy rejected the prompt.
     Moderated,
-    /// The provider rejects the key or its account, in a sentence of its own: as a response with
+    /// The provider rejects the key or its account, in a sentence that is known: as a response with
     /// this status, 401 or 402.
     KeyRefused(u16),
     /// The request is at fault, as a response with this 4xx says.

@@ -100,7 +100,7 @@ impl EventScanner {
         !self.passed.any
     }
 
-    /// Returns whether the stream has begun with the refusal of something before an engine.
+    /// Returns whether the stream starts with the refusal of something before an engine.
     pub fn has_foreign(&self) -> bool {
         self.passed.foreign
     }
