@@ -256,6 +256,8 @@ mod tests {
         assert_eq!(meaning(&format!("[{google}]")), ErrorMeaning::KeyRefused(401));
         let xai = r#"{"code":"Client specified an invalid argument","error":"Incorrect API key provided: xa***. You can obtain an API key from https://console.x.ai."}"#;
         assert_eq!(meaning(xai), ErrorMeaning::KeyRefused(401));
+        let deepseek = r#"{"error":{"message":"Insufficient Balance","type":"unknown_error","param":null,"code":"invalid_request_error"}}"#;
+        assert_eq!(meaning(deepseek), ErrorMeaning::KeyRefused(402));
         // Not at the start of the message, without the provider's type, or in the request.
         let quoted = anthropic(&format!("bad role: {CREDIT}"));
         assert_eq!(meaning(&quoted), ErrorMeaning::Client(400));

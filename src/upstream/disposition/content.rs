@@ -37,8 +37,8 @@ fn is_text(start: &[u8]) -> bool {
 }
 
 fn is_page(start: &[u8]) -> bool {
-    let is_prefix = |page: &&[u8]| {
+    let is_start = |page: &&[u8]| {
         start.get(..page.len()).is_some_and(|found| found.eq_ignore_ascii_case(page))
     };
-    PAGE_STARTS.iter().any(|page| is_prefix(page))
+    PAGE_STARTS.iter().any(is_start)
 }

@@ -26,13 +26,14 @@ pub(super) const CREDIT_NAMES: &[&str] = &[
 /// Gemini reports every limit as a quota with a reference to billing: these mark one that returns.
 const RENEWED: &[&str] = &["resource_exhausted", "quota exceeded for metric"];
 
-/// The beginnings of whole messages about the key and its account that come with a 400, in lower
-/// case, with the name of their type and the status that they mean. An engine may quote a prompt
-/// within its own words, but no known one begins with it.
+/// The beginnings of whole messages about the key and its account that may come with the status or
+/// the name of a request's fault, in lower case, each with the name of its type and the status that
+/// it means. An engine may quote a prompt within its words, but no known one begins with it.
 const KEY_SENTENCES: &[(&str, &str, u16)] = &[
     ("your credit balance is too low to access the ", "invalid_request_error", 402),
     ("you have reached your specified api usage limits", "invalid_request_error", 402),
     ("this organization has been disabled", "invalid_request_error", 401),
+    ("insufficient balance", "unknown_error", 402),
     ("api key not valid. please pass a valid api key.", "invalid_argument", 401),
     ("api key not found. please pass a valid api key.", "invalid_argument", 401),
     ("api key expired. please renew the api key.", "invalid_argument", 401),

@@ -54,3 +54,24 @@ fn result_is_json_text_or_sound_by_its_operation() {
         assert_eq!(decided(&edits, &seen), expected, "{seen:?}");
     }
 }
+
+#[test]
+fn refusal_of_a_gateway_is_no_result_whole_or_as_a_stream() {
+    for (seen, expected) in [
+        (whole(200, r#"{"message":"boom"}"#), HELD(Refusal::NoResult)),
+        (whole(200, r#"{"id":"x","errors":["boom"]}"#), HELD(Refusal::NoResult)),
+        (whole(200, r#"{"fault":{"faultstring":"boom"}}"#), HELD(Refusal::NoResult)),
+        (stream("data: {\"detail\":\"boom\"}\n\ndata: [DONE]\n\n", false), HELD(Refusal::NoResult)),
+        (stream("data: {\"code\":500,\"message\":\"boom\"}\n\n", true), HELD(Refusal::NoResult)),
+        (
+            stream("data: {\"message\":\"server busy\"}\n\ndata: [DONE]\n\n", false),
+            HELD(Refusal::Overloaded),
+        ),
+        (
+            stream("data: {\"message\":\"wait\"}\n\ndata: {\"choices\":[]}\n\n", false),
+            Disposition::Relay,
+        ),
+    ] {
+        assert_eq!(decided(&chat(), &seen), expected, "{seen:?}");
+    }
+}
