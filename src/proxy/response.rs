@@ -9,8 +9,8 @@ mod gathered;
 mod held;
 mod switched;
 
-use penstock_api::units::Timestamp;
 use penstock_api::Work;
+use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::fleet::{Outcome, TokenCounter};
 use penstock_core::routing::ContextShift;
@@ -29,7 +29,6 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::rewrite::{ResponseChange, change_of};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::http1::Exchange;
-use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{
     HeldHead, Output, RelayEnd, RelayObserver, RelayTerms, ResponseSink, Timing,
 };
@@ -64,8 +63,7 @@ pub(crate) async fn relay(
     record_head(flow.ctx, request, &mut reply);
     close_if_stopping(flow);
     let is_stream = reply.head.stream.is_some();
-    let key = OwnKey::of(&reply.attempt.backend.config);
-    held::mask_error(&mut reply, key).await;
+    let key = held::mask_error(&mut reply).await;
     framing::expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
     let is_changed = request.conversion.is_some() || request.adds_usage;

@@ -54,16 +54,19 @@ pub(crate) fn held_of(
     convert_held(held, request.profile.operation)
 }
 
-/// Masks the backend's key in an error that the client gets as it comes.
-pub(super) async fn mask_error(reply: &mut Reply<'_>, key: Option<OwnKey<'_>>) {
-    let Some(key) = key.filter(|_| reply.head.status >= 400 && !reply.head.is_encoded) else {
-        return;
-    };
+/// Masks the backend's key in an error that the client gets as it comes. Returns the key, which the
+/// rest of the response may quote.
+pub(super) async fn mask_error<'a>(reply: &mut Reply<'a>) -> Option<OwnKey<'a>> {
+    let key = OwnKey::of(&reply.attempt.backend.config)?;
+    if reply.head.status < 400 || reply.head.is_encoded {
+        return Some(key);
+    }
     // Whatever ends the read ends the relay, too.
     let Reply { exchange, started, .. } = reply;
     let read = exchange.read_until(started, |payload| payload.len() >= MAX_HELD);
     _ = tokio::time::timeout(ERROR_BODY, read).await;
     started.change(|payload| key.mask(payload));
+    Some(key)
 }
 
 /// Keeps the connection of a response that has been read whole.
