@@ -9,9 +9,11 @@ use memchr::memmem;
 use penstock_config::{AuthorizationPolicy, BackendConfig};
 use pingora::http::ResponseHeader;
 
-/// The shortest key that counts as a secret: engines that need none are often given a word such as
-/// `EMPTY` or `ollama`, which their errors contain anyway.
+/// The shortest key with a digit, and without one, that counts as a secret: engines that need none
+/// are often given a word such as `EMPTY`, `ollama` or `lm-studio`, which their responses contain
+/// anyway.
 const MIN_SECRET: usize = 8;
+const MIN_LETTERS: usize = 20;
 
 /// The key of a backend.
 #[derive(Debug, Clone, Copy)]
@@ -22,7 +24,7 @@ impl<'a> OwnKey<'a> {
     pub(crate) fn of(config: &'a BackendConfig) -> Option<Self> {
         let is_own = config.authorization == AuthorizationPolicy::Replace;
         let key = config.api_key.as_ref().filter(|_| is_own)?.reveal().as_bytes();
-        (key.len() >= MIN_SECRET).then_some(Self(key))
+        is_secret(key).then_some(Self(key))
     }
 
     /// Masks the key in a text; its length stays, which the head may have announced.
@@ -70,9 +72,28 @@ fn mask_range(text: &mut BytesMut, range: Range<usize>) {
     }
 }
 
+fn is_secret(key: &[u8]) -> bool {
+    let has_digit = key.iter().any(u8::is_ascii_digit);
+    key.len() >= if has_digit { MIN_SECRET } else { MIN_LETTERS }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn words_are_no_secrets() {
+        for (key, expected) in [
+            ("sk-12345", true),
+            ("lm-studio", false),
+            ("application", false),
+            ("********", false),
+            ("AbCdEfGhIjKlMnOpQrSt", true),
+            ("k1", false),
+        ] {
+            assert_eq!(is_secret(key.as_bytes()), expected, "{key}");
+        }
+    }
 
     const KEY: OwnKey<'_> = OwnKey(b"sk-SECRET123456");
 

@@ -163,8 +163,8 @@ fn strict_tier_refuses_and_a_flexible_one_says_so() {
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
     assert!(lines.iter().all(|line| line["policy"] == "good"), "{lines:?}");
-    let below: Vec<&Value> = lines.iter().map(|line| &line["below_tier"]).collect();
-    assert_eq!(below, [&Value::Null, &json!(true), &Value::Null]);
+    // Requests that end together are written in any order.
+    assert_eq!(lines.iter().filter(|line| line["below_tier"] == true).count(), 1, "{lines:?}");
 }
 
 #[test]

@@ -153,7 +153,7 @@ fn converted_response_that_reports_a_failure_ends_as_one() {
     assert!(text.contains("hello") && text.contains("event: error"), "{text}");
     assert!(!text.contains("message_stop"), "{text}");
     let faults = "penstock_attempts_total{backend=\"only\",outcome=\"fault\"";
-    assert!(find_metric(&penstock, faults).unwrap() >= 2.0);
+    eventually("both are faults", SOON, || find_metric(&penstock, faults) >= Some(2.0));
 }
 
 #[test]

@@ -123,7 +123,7 @@ pub(super) struct LimitLearner {
     /// last did.
     max_running: f64,
     max_running_at_us: f64,
-    /// The number of reports of so many, while others waited there and one from here for too long.
+    /// The number of reports of that many, while others waited there and one from here too long.
     max_report_count: u32,
     /// True if a request has waited for too long since the last report.
     has_waited: bool,

@@ -179,8 +179,8 @@ fn lent_slots_hold_until_the_engine_shows_its_own_or_more() {
     assert!(!limits.lend(f64::INFINITY, 3.0) && limits.slots() == 32.0);
 }
 
-/// A limit that keeps requests away would otherwise never be disproved; two of the 16 slots are kept
-/// free by the caller.
+/// A limit that keeps requests away would otherwise never be disproved; the caller keeps two of the
+/// 16 slots free.
 #[test]
 fn lent_slots_end_when_a_nearly_full_engine_shows_no_limit() {
     let mut limits = LimitLearner::default();

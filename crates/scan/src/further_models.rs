@@ -38,14 +38,19 @@ pub fn find_further_model(body: &[u8], is_refused: impl Fn(&str) -> bool) -> Opt
     search.found
 }
 
+fn is_model(name: &[u8]) -> bool {
+    name == b"model"
+}
+
 struct Search<'s> {
     is_refused: &'s dyn Fn(&str) -> bool,
     found: Option<Box<str>>,
 }
 
 impl Search<'_> {
-    /// Consumes a value: a name, a list of names, or an object with names as `model` or in lists.
-    /// `is_name` is true if a string at the cursor is a name.
+    /// Consumes a value: a name, a list of names, an object with its name as `model`, or one with
+    /// lists of names by the model that they follow. `is_name` is true if a string at the cursor is
+    /// a name.
     fn read(&mut self, cursor: &mut Cursor<'_>, kind: u8, is_name: bool, level: u32) -> Parsed {
         match kind {
             b'"' if is_name => self.check(cursor),
@@ -53,9 +58,18 @@ impl Search<'_> {
                 cursor.elements(|cursor, kind| self.read(cursor, kind, true, level + 1))
             }
             b'{' if level < MAX_LEVELS => {
-                let members = Members::named(|name| name == b"model");
-                cursor.members(members, |cursor, is_model, kind| {
-                    self.read(cursor, kind, is_model, level + 1)
+                let (start, mut has_model) = (cursor.at, false);
+                cursor.members(Members::named(is_model), |cursor, is_model, kind| {
+                    has_model |= is_model;
+                    cursor.skip(kind)
+                })?;
+                // The other members of a request with a model are its settings.
+                cursor.at = start;
+                cursor.members(Members::named(is_model), |cursor, is_model, kind| {
+                    match is_model || !has_model {
+                        true => self.read(cursor, kind, is_model, level + 1),
+                        false => cursor.skip(kind),
+                    }
                 })
             }
             _ => cursor.skip(kind),
@@ -117,6 +131,7 @@ mod tests {
             r#""models":null,"fallbacks":[],"fallbacks":5"#,
             r#""fallbacks":[{"model":"mine","messages":[{"role":"user","content":"secret"}]}]"#,
             r#""other":["secret"],"metadata":{"models":["secret"]}"#,
+            r#""fallbacks":[{"model":"mine","stop":["secret"]},{"tags":{"a":["mine"]},"model":"mine"}]"#,
         ] {
             assert_eq!(refused(members), None, "{members}");
         }

@@ -25,6 +25,8 @@ enum RefusalMember {
     /// MiniMax's state of a response.
     BaseState,
     Content,
+    /// Stands beside a message in an error, and says nothing of a result.
+    Label,
     Other,
 }
 
@@ -42,6 +44,9 @@ impl RefusalMember {
             | b"result" | b"results" | b"data" | b"embedding" | b"embeddings" | b"text"
             | b"generated_text" | b"completion" | b"candidates" | b"predictions" | b"delta"
             | b"tokens" | b"images" | b"audio" => Self::Content,
+            b"type" | b"title" | b"name" | b"reason" | b"details" | b"hint" | b"param"
+            | b"timestamp" | b"path" | b"instance" | b"request_id" | b"requestId" | b"trace_id"
+            | b"documentation_url" => Self::Label,
             _ => Self::Other,
         }
     }
@@ -55,6 +60,8 @@ struct Signs {
     /// True if a code, a state or a switch is that of a success, or of work that goes on.
     is_good: bool,
     has_content: bool,
+    /// True if it has a member of which nothing is known: it may be the result.
+    has_other: bool,
 }
 
 impl Signs {
@@ -101,10 +108,14 @@ impl Signs {
                     Ok(())
                 })?;
             }
+            RefusalMember::Other => {
+                self.has_other |= kind != b'n';
+                cursor.skip(kind)?;
+            }
             RefusalMember::Code
             | RefusalMember::Status
             | RefusalMember::BaseState
-            | RefusalMember::Other => cursor.skip(kind)?,
+            | RefusalMember::Label => cursor.skip(kind)?,
         }
         Ok(())
     }
@@ -122,8 +133,8 @@ pub(crate) fn is_foreign_refusal(body: &[u8]) -> bool {
     let read: Parsed = cursor.members(Members::named(RefusalMember::of), |cursor, member, kind| {
         signs.read(cursor, member, kind)
     });
-    let Signs { is_refusal, has_message, is_good, has_content } = signs;
-    read.is_ok() && !has_content && (is_refusal || (has_message && !is_good))
+    let Signs { is_refusal, has_message, is_good, has_content, has_other } = signs;
+    read.is_ok() && !has_content && (is_refusal || (has_message && !is_good && !has_other))
 }
 
 /// Returns whether a whole response is the refusal of something before an engine, by its first
@@ -145,7 +156,7 @@ pub fn may_report_failure(start: &[u8]) -> bool {
     let (name, _) = split_at(rest, end);
     match RefusalMember::of(name) {
         RefusalMember::Content => name == b"result",
-        RefusalMember::Other => {
+        RefusalMember::Other | RefusalMember::Label => {
             matches!(
                 name,
                 b"error"
@@ -215,6 +226,9 @@ mod tests {
             (r#"{"status":"loading","message":"please wait"}"#, false),
             (r#"{"message":""}"#, false),
             (r#"{"message":"ok","result":"hi"}"#, false),
+            (r#"{"message":"boom","documentation_url":"x"}"#, true),
+            (r#"{"message":"Success","scores":[0.5]}"#, false),
+            (r#"{"task_id":"x","message":"queued"}"#, false),
             (r#"{"status":"ok"}"#, false),
         ] {
             assert_eq!(lacks_result(body.as_bytes()), expected, "{body}");

@@ -15,8 +15,9 @@ use crate::upstream::disposition::MAX_HELD;
 use crate::upstream::failure::{HeldResponse, Refusal};
 use crate::upstream::own_key::OwnKey;
 
-/// The longest wait for the body of an error, in which the backend's key is masked.
-const ERROR_BODY: Duration = Duration::from_secs(2);
+/// The longest wait for the rest of an error, in which the backend's key is masked: its beginning
+/// has been waited for.
+const ERROR_BODY: Duration = Duration::from_millis(250);
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
 /// `refusal`: the reason, if it is held for what it says.

@@ -114,7 +114,12 @@ pub(super) fn fill_tools<'a>(
         ("none", _) => Some(ToolChoice::None),
         ("any", _) => Some(ToolChoice::Required),
         // The model cannot call what it is not offered.
-        ("tool", Some(name)) if hosted.contains(&*name) => None,
+        ("tool", Some(name))
+            if hosted.contains(&*name)
+                && !conversation.tools.list.iter().any(|tool| *tool.name == *name) =>
+        {
+            None
+        }
         ("tool", Some(name)) => Some(ToolChoice::Named(name)),
         _ => return Err(invalid),
     };
