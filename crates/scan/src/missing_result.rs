@@ -44,7 +44,7 @@ impl RefusalMember {
             | b"result" | b"results" | b"data" | b"embedding" | b"embeddings" | b"text"
             | b"generated_text" | b"completion" | b"candidates" | b"predictions" | b"delta"
             | b"tokens" | b"images" | b"audio" => Self::Content,
-            b"type" | b"title" | b"name" | b"reason" | b"details" | b"hint" | b"param"
+            b"id" | b"type" | b"title" | b"name" | b"reason" | b"details" | b"hint" | b"param"
             | b"timestamp" | b"path" | b"instance" | b"request_id" | b"requestId" | b"trace_id"
             | b"documentation_url" => Self::Label,
             _ => Self::Other,
