@@ -30,7 +30,8 @@ pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) ->
 pub(crate) fn check(
     ctx: &RequestContext,
     fleet: &Topology,
-    (profile, model): (&RequestProfile, &str),
+    profile: &RequestProfile,
+    model: &str,
     body: &[u8],
 ) -> Result<(), OwnError> {
     if !ctx.is_limited_to_models() {
@@ -46,7 +47,7 @@ pub(crate) fn check(
     let further = find_further_model(body, |name| !may_request(ctx, fleet, name));
     further.map_or(Ok(()), |further| {
         let message =
-            format!("This key may not use model '{further}', a further one that the body names");
+            format!("This key may not use model '{further}' of 'models' or the fallbacks");
         Err(OwnError::new(ErrorCode::ModelNotAllowed, message))
     })
 }

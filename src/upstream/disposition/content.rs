@@ -1,14 +1,11 @@
 //! The kind of content that a body begins with, whatever type its head declares.
 
-use penstock_api::ResultFormat;
+use penstock_api::{ResultFormat, StreamFraming};
 
 use super::SeenResponse;
 
 /// The number of bytes by which text is distinguished from other content.
 const TEXT_SAMPLE: usize = 512;
-
-/// The beginnings of a stream of server-sent events.
-const EVENT_STARTS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
 
 /// The beginnings of a web server's page, in lower case.
 const PAGE_STARTS: [&[u8]; 5] = [b"<!doctype", b"<html", b"<head", b"<body", b"<?xml"];
@@ -16,7 +13,7 @@ const PAGE_STARTS: [&[u8]; 5] = [b"<!doctype", b"<html", b"<head", b"<body", b"<
 /// Returns whether content that is no JSON cannot be a result of `format`.
 pub(super) fn is_foreign(format: ResultFormat, seen: &SeenResponse<'_>, start: &[u8]) -> bool {
     // Some engines declare no type, or a wrong one, for their streams.
-    if EVENT_STARTS.iter().any(|event| start.starts_with(event)) {
+    if StreamFraming::of_content(start) == Some(StreamFraming::Events) {
         return false;
     }
     match format {
