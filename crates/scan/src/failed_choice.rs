@@ -1,10 +1,18 @@
 //! Detects results that report a failed generation in the reason of their end, or in their status.
 
+use memchr::memmem;
+use penstock_api::slices::split_at;
+
 use super::cursor::{Cursor, Members, Parsed};
 
 /// The values of `finish_reason` that report a failed generation: OpenRouter, vLLM and SGLang have
 /// such reasons besides those of OpenAI. Each ends with its quote.
 pub(super) const FAILED_REASONS: [&[u8]; 2] = [b"error\"", b"abort\""];
+/// The reasons of a generation whose output is withheld, or comes in the next turn. Each ends with
+/// its quote.
+// The prompt is why, and not the backend.
+pub(super) const WITHHELD_REASONS: [&[u8]; 3] =
+    [b"content_filter\"", b"refusal\"", b"pause_turn\""];
 
 /// Returns whether a choice of a whole completion reports that its generation failed.
 pub fn has_failed_choice(body: &[u8]) -> bool {
@@ -34,6 +42,17 @@ pub fn has_failed_choice(body: &[u8]) -> bool {
         })
     });
     read.is_ok() && has_failed
+}
+
+/// Returns whether a result without output says that its output is withheld.
+pub(super) fn is_withheld(body: &[u8]) -> bool {
+    WITHHELD_REASONS.iter().any(|reason| {
+        memmem::find_iter(body, reason).any(|at| {
+            let (before, after) = split_at(body, at);
+            let rest = after.get(reason.len()..).unwrap_or_default();
+            before.ends_with(b"\"") && !rest.trim_ascii_start().starts_with(b":")
+        })
+    })
 }
 
 /// Returns whether a response of OpenAI's Responses reports by its status that its generation

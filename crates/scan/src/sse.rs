@@ -13,7 +13,7 @@ use penstock_api::slices::split_at;
 use penstock_api::{EventForm, Operation, StreamFraming};
 
 use super::cursor::{Cursor, Members, Parsed};
-use super::failed_choice::{FAILED_REASONS, read_status};
+use super::failed_choice::{FAILED_REASONS, WITHHELD_REASONS, read_status};
 use super::json_line::JsonLine;
 use super::{Usage, find_counts, find_usage};
 use delta::{DELTA, has_string_at, has_token_in_delta, members_called};
@@ -294,6 +294,8 @@ impl EventScanner {
                 let value = cursor.bytes.get(cursor.at + 1..).unwrap_or_default();
                 self.has_reason |= !value.starts_with(b"\"");
                 self.passed.limit |= LIMITS.iter().any(|reason| value.starts_with(reason));
+                self.passed.withheld |=
+                    WITHHELD_REASONS.iter().any(|reason| value.starts_with(reason));
                 self.error |= FAILED_REASONS.iter().any(|reason| value.starts_with(reason));
             }
         }

@@ -4,6 +4,7 @@
 use penstock_api::Operation;
 
 use super::cursor::{Cursor, Members, Parsed, Syntax};
+use super::failed_choice::is_withheld;
 use super::missing_result::is_foreign_refusal;
 use super::ollama::is_filled;
 
@@ -166,7 +167,7 @@ impl WholeResult {
             Found { is_pending: true, .. } => Self::Filled,
             _ if is_foreign_refusal(body) => Self::Missing,
             Found { has_member: false, .. } => Self::Filled,
-            _ if may_be_empty => Self::Filled,
+            _ if may_be_empty || is_withheld(body) => Self::Filled,
             _ => Self::Empty,
         }
     }

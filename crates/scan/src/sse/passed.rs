@@ -6,6 +6,7 @@ use memchr::memmem::Finder;
 
 use super::delta::has_string_at;
 use crate::Usage;
+use crate::failed_choice::is_withheld;
 use crate::missing_result::is_foreign_refusal;
 
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"text\""));
@@ -28,6 +29,8 @@ pub(super) struct PassedEvents {
     pub(super) items: bool,
     /// The end of a generation by a limit.
     pub(super) limit: bool,
+    /// The end of a generation whose output is withheld.
+    pub(super) withheld: bool,
 }
 
 impl PassedEvents {
@@ -44,7 +47,9 @@ impl PassedEvents {
 
     /// Reads an event of this type, which carries no token.
     pub(super) fn read(&mut self, name: &[u8], data: &[u8]) {
-        self.limit |= name == b"response.incomplete";
+        let is_incomplete = name == b"response.incomplete";
+        self.limit |= is_incomplete;
+        self.withheld |= is_incomplete && is_withheld(data);
         let is_item = name == b"content_block_start" || name.starts_with(b"response.output_item");
         let is_other = || DELTA_ITEMS.iter().all(|kind| kind.find(data).is_none());
         // Some engines send a message in one piece.
@@ -65,6 +70,7 @@ impl PassedEvents {
         let output = usage.completion_tokens;
         let is_hidden = usage.reasoning_tokens.is_some_and(|count| count > 0)
             || (self.items && output != Some(0))
+            || self.withheld
             || (self.limit && output.is_some_and(|count| count > 0))
             // One may be the end itself. Others are work, in a form that is not known.
             || output.is_some_and(|count| count > 1);

@@ -163,6 +163,19 @@ fn streams_without_output_are_empty() {
         (Operation::Chat, format!("{role}{cut}{}", counts(0)), false, true),
         (Operation::Chat, format!("{role}{cut}{}", counts(5)), false, false),
         (Operation::Chat, format!("{role}{stop}{thought}"), false, false),
+        (
+            Operation::Chat,
+            format!("{role}{}", stop.replace("stop", "content_filter")),
+            false,
+            false,
+        ),
+        (
+            Operation::Messages,
+            "data: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\": \"refusal\"}}\n\n"
+                .to_owned(),
+            false,
+            false,
+        ),
         (Operation::Chat, format!("data: {}\n\n{stop}", chat(r#"{"content":"a"}"#)), false, false),
         (
             Operation::Chat,

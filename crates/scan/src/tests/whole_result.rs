@@ -189,3 +189,17 @@ fn transcripts_and_pictures_may_be_empty() {
     of(WholeResult::Empty, &[r#"{"created":1,"data":[]}"#]);
     of(WholeResult::Filled, &[r#"{"data":[{"url":"x"}]}"#, r#"{"created":1}"#]);
 }
+
+#[test]
+fn withheld_output_is_no_empty_result() {
+    let message = r#"{"choices":[{"message":{"content":null,"refusal":null},"finish_reason":"#;
+    let of = |reason: &str| format!("{message}\"{reason}\"}}]}}");
+    assert_all(Operation::Chat, WholeResult::Filled, &[&of("content_filter")]);
+    assert_all(Operation::Chat, WholeResult::Empty, &[&of("stop")]);
+    let of = |reason: &str| format!(r#"{{"content":[],"stop_reason": "{reason}","usage":{{}}}}"#);
+    assert_all(Operation::Messages, WholeResult::Filled, &[&of("refusal"), &of("pause_turn")]);
+    assert_all(Operation::Messages, WholeResult::Empty, &[&of("end_turn")]);
+    let incomplete =
+        r#"{"status":"incomplete","incomplete_details":{"reason":"content_filter"},"output":[]}"#;
+    assert_all(Operation::Responses, WholeResult::Filled, &[incomplete]);
+}
