@@ -58,7 +58,7 @@ pub(crate) fn change_of(
     head: &mut ResponseHead,
 ) -> pingora::Result<Option<ResponseChange>> {
     if let Some(conversion) = request.conversion.take() {
-        let is_whole = head.stream.is_none() && !flow.ctx.record.queue.is_kept_alive;
+        let is_whole = head.stream.is_none();
         let way_back = conversion.into_way_back().for_response(is_whole);
         if is_whole || !way_back.is_stream() {
             return Ok(Some(ResponseChange::Whole(way_back)));

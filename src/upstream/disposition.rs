@@ -165,8 +165,12 @@ fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disp
     if matches!(seen.status, 204 | 205) || (is_empty && !may_be_empty(terms, seen)) {
         return Some(Disposition::Hold(Refusal::NoWork));
     }
+    // Bytes of a content coding cannot go on a stream whose head names none.
     if seen.is_encoded || is_empty {
-        return Some(Disposition::Relay);
+        return Some(match terms.has_head {
+            true => Disposition::NoStream,
+            false => Disposition::Relay,
+        });
     }
     let judged = match (seen.stream, seen.body) {
         // A stream may report a failure in its first event.
@@ -175,9 +179,10 @@ fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disp
         (None, body) => of_whole(terms, seen, body),
     }?;
     let dialect = terms.operation.row().dialect.row();
-    // The head that the client has says 200, and names the framing of its dialect.
-    let continues = seen.status == 200
-        && seen.stream.is_some_and(|stream| terms.is_converted || stream == dialect.framing);
+    // The head that the client has says 200, and names the framing of its dialect. A conversion
+    // makes a stream of a whole response, too.
+    let continues =
+        seen.status == 200 && (terms.is_converted || seen.stream == Some(dialect.framing));
     Some(match judged {
         Disposition::Relay if terms.has_head && !continues => Disposition::NoStream,
         judged => judged,

@@ -167,6 +167,30 @@ fn converted_and_filtered_streams_are_kept_alive() {
 }
 
 #[test]
+fn whole_response_to_a_converted_stream_is_kept_alive() {
+    let backend = "max_in_flight: 1, engine: anthropic, api_key: x";
+    let fleet = Fleet::start(1, Setup { sections: KEEP_ALIVE, backend, ..Default::default() });
+    let (gate, mut first) = occupy(&fleet, fleet.a(), "m");
+    let message = json!({
+        "id": "msg_1", "type": "message", "role": "assistant", "model": "m",
+        "content": [{"type": "text", "text": "all at once"}], "stop_reason": "end_turn",
+        "usage": {"input_tokens": 1, "output_tokens": 3},
+    });
+    fleet.a().script([Fault::Status {
+        status: 200,
+        retry_after: None,
+        body: message.to_string(),
+        headers: Vec::new(),
+    }]);
+    let mut client = CHAT_API.begin_waiting(&fleet);
+    gate.open();
+    let text = Api::rest(&mut client);
+    assert!(text.contains("all at once") && text.contains(CHAT_API.end), "{text}");
+    ok(&mut first);
+    nothing_is_left(&fleet);
+}
+
+#[test]
 fn long_wait_ends_in_an_error_event() {
     for api in APIS {
         let sections = "queue: { size: 100, timeout: 1s, keep_alive: 100ms }";
@@ -213,6 +237,8 @@ fn errors_of_the_engine_become_events() {
             gate.open();
             let text = Api::rest(&mut client);
             let message = api.refusal(&text);
+            let is_converted = api.path == OLLAMA.path && expected == "no stream";
+            let expected = if is_converted { "before its last event" } else { expected };
             assert!(message.contains(expected), "{} {expected}: {text}", api.path);
             if api.path == CHAT && expected == "the prompt is odd" {
                 assert!(text.contains("its_code"), "the engine's own code: {text}");

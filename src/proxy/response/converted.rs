@@ -64,11 +64,13 @@ pub(super) async fn relay_whole(
     head.header.insert_header(header::CONTENT_LENGTH, HeaderValue::from(length))?;
     finish_head(flow, &mut head, request, attempt)?;
     let client = &mut flow.client;
-    if client.write_head(head.header).await.is_err() || client.write_body(body, true).await.is_err()
-    {
-        return flow.ctx.client_gone();
+    // A client that has waited may have the head of its stream.
+    let has_head =
+        flow.ctx.record.queue.is_kept_alive || client.write_head(head.header).await.is_ok();
+    match has_head && client.write_body(body, true).await.is_ok() {
+        true => Ok(()),
+        false => flow.ctx.client_gone(),
     }
-    Ok(())
 }
 
 /// The memory for the conversion of a response, as a multiple of its size: as it came, split off,

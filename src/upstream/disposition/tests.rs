@@ -301,8 +301,13 @@ fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
     assert_eq!(decided(&no_images, &whole(400, unsupported)), Disposition::Relay);
     let has_head = ResponseTerms { has_head: true, ..chat() };
     assert_eq!(decided(&has_head, &whole(200, CHAT)), Disposition::NoStream);
-    let found = decided(&has_head, &stream("data: {\"choices\":[]}\n\n", false));
-    assert_eq!(found, Disposition::Relay);
+    let events = stream("data: {\"choices\":[]}\n\n", false);
+    assert_eq!(decided(&has_head, &events), Disposition::Relay);
+    let encoded = SeenResponse { is_encoded: true, ..events };
+    assert_eq!(decided(&has_head, &encoded), Disposition::NoStream);
+    assert_eq!(decided(&chat(), &encoded), Disposition::Relay);
+    let converted = ResponseTerms { is_converted: true, ..has_head };
+    assert_eq!(decided(&converted, &whole(200, CHAT)), Disposition::Relay);
 }
 
 #[test]
