@@ -92,14 +92,15 @@ pub(super) struct Cursor<'a> {
     /// The weight of the last array or object that was skipped.
     pub(super) weight: Weight,
     pub(super) estimate: TokenEstimate,
-    /// True if a string may have one half of a surrogate pair alone.
-    pub(super) takes_halves: bool,
+    /// True for a response: a string may have one half of a surrogate pair alone, and a number may
+    /// be one of Python's, such as `NaN`.
+    pub(super) is_lenient: bool,
 }
 
 impl<'a> Cursor<'a> {
     pub(super) fn new(bytes: &'a [u8], estimate: TokenEstimate) -> Self {
         let weight = Weight::default();
-        let takes_halves = false;
+        let is_lenient = false;
         Self {
             bytes,
             at: 0,
@@ -109,14 +110,14 @@ impl<'a> Cursor<'a> {
             high: 0,
             weight,
             estimate,
-            takes_halves,
+            is_lenient,
         }
     }
 
     /// A cursor for a response, or for a part of one. Some engines split a pair of surrogates
-    /// between two events.
+    /// between two events, and some write logarithms of zero as Python does.
     pub(super) fn of_response(bytes: &'a [u8]) -> Self {
-        Self { takes_halves: true, ..Self::new(bytes, TokenEstimate::Chars) }
+        Self { is_lenient: true, ..Self::new(bytes, TokenEstimate::Chars) }
     }
 
     /// Skips white space and returns the next byte without consuming it; zero at the end.

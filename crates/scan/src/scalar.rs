@@ -15,9 +15,20 @@ impl Cursor<'_> {
             Some(b't') => self.literal(b"true"),
             Some(b'f') => self.literal(b"false"),
             Some(b'n') => self.literal(b"null"),
+            Some(b'N' | b'I') if self.is_lenient => self.no_number(),
+            Some(b'-') if self.is_lenient && self.bytes.get(self.at + 1) == Some(&b'I') => {
+                self.at += 1;
+                self.no_number()
+            }
             Some(b'-' | b'0'..=b'9') => self.number().map(|_| ()),
             _ => Err(Syntax::Value),
         }
+    }
+
+    /// Consumes one of Python's numbers that JSON does not have.
+    #[cold]
+    fn no_number(&mut self) -> Parsed {
+        self.literal(b"NaN").or_else(|_| self.literal(b"Infinity"))
     }
 
     #[inline]

@@ -217,7 +217,7 @@ impl<'a> Cursor<'a> {
         let (written, length, character) = match self.unit()? {
             unit @ 0..0x80 => (6, 1, unit),
             unit @ 0x80..0x800 => (6, 2, unit),
-            unit @ 0xd800..0xe000 if self.takes_halves => (6, 3, unit),
+            unit @ 0xd800..0xe000 if self.is_lenient => (6, 3, unit),
             unit @ 0xd800..0xdc00 => {
                 // A lone surrogate has no UTF-8 form; backends that accept it fail later, in the
                 // tokenizer.

@@ -316,6 +316,11 @@ impl Found {
                 self.has_output = true;
                 self.stop_at_output()
             }
+            // The engine has computed nonsense.
+            b'N' => {
+                self.is_unfit = true;
+                Err(Syntax::End)
+            }
             _ => cursor.skip(kind),
         })
     }

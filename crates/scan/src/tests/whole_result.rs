@@ -203,3 +203,20 @@ fn withheld_output_is_no_empty_result() {
         r#"{"status":"incomplete","incomplete_details":{"reason":"content_filter"},"output":[]}"#;
     assert_all(Operation::Responses, WholeResult::Filled, &[incomplete]);
 }
+
+#[test]
+fn numbers_of_python_are_no_fault() {
+    let logprobs = r#"{"choices":[{"logprobs":{"content":[{"logprob":-Infinity}]},"message":{"content":"a"}}]}"#;
+    let before = r#"{"prompt_logprobs":[null,{"1":{"logprob":NaN}}],"choices":[{"message":{"content":"a"}}]}"#;
+    assert_all(Operation::Chat, WholeResult::Filled, &[logprobs, before]);
+    assert_all(
+        Operation::Chat,
+        WholeResult::Empty,
+        &[r#"{"choices":[],"timings":{"n":Infinity}}"#],
+    );
+    assert_all(Operation::Chat, WholeResult::Missing, &[r#"{"x":Nan,"choices":[]}"#]);
+    assert_all(Operation::Classify, WholeResult::Filled, &[r#"{"data":[{"probs":[NaN,0.1]}]}"#]);
+    let vector = r#"{"usage":{"x":NaN},"data":[{"embedding":[0.5]}]}"#;
+    assert_all(Operation::Embeddings, WholeResult::Filled, &[vector]);
+    assert_all(Operation::Embeddings, WholeResult::Missing, &[r#"{"data":[{"embedding":[NaN]}]}"#]);
+}
