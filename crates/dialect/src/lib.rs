@@ -29,6 +29,7 @@ mod request_readers;
 mod request_writers;
 mod response_readers;
 mod response_writers;
+mod tool_results;
 mod unsupported;
 
 pub use context_shift::{ContextRefusal, Conversation, Shift, read_refusal, room_in};
@@ -91,6 +92,7 @@ pub fn convert_request(
     }
     let mut conversation = codecs::read_request(from, body).ok_or(none)??;
     link::link_calls(&mut conversation);
+    tool_results::gather_results(&mut conversation);
     let operation = codecs::write_request(to, &conversation, terms, &mut out).ok_or(none)??;
     let reply = ReplyTerms {
         stream: conversation.stream,

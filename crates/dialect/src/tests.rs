@@ -12,6 +12,7 @@ mod ollama_to_chat;
 mod properties;
 mod responses;
 mod stream_orders;
+mod tool_results;
 
 use std::time::Duration;
 
