@@ -20,9 +20,9 @@ pub(super) struct GatheredCall {
 }
 
 impl GatheredCall {
-    /// Returns the arguments as they came.
+    /// Returns the arguments as they came; empty ones become an empty object.
     pub(super) fn text(&self) -> &str {
-        if self.arguments.is_empty() { "{}" } else { &self.arguments }
+        if self.arguments.trim_ascii().is_empty() { "{}" } else { &self.arguments }
     }
 }
 

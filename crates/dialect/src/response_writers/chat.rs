@@ -5,7 +5,7 @@ use penstock_api::ReasoningField;
 use super::openai::{self, Head};
 use super::{Moment, ResponseWriter};
 use crate::error::Done;
-use crate::event::{Event, Totals};
+use crate::event::{CallStart, Event, Totals};
 use crate::gathered::{Gathered, call_id};
 use crate::json::Object;
 
@@ -25,6 +25,8 @@ struct CallPiece<'a> {
 pub(crate) struct ChatChunks {
     /// The start of every chunk; empty before the first.
     head: Head,
+    /// Whether any arguments have been written, for each call.
+    have_arguments: Vec<bool>,
 }
 
 impl ResponseWriter for ChatChunks {
@@ -40,22 +42,16 @@ impl ResponseWriter for ChatChunks {
             Event::Thinking(text) => self.choice(moment, out, |choice| {
                 write_thinking(text, moment, &mut choice.object("delta"));
             }),
-            Event::Call { place, id, name } => self.choice(moment, out, |choice| {
-                let mut delta = choice.object("delta");
-                let mut list = delta.list("tool_calls");
-                let mut call = list.object();
-                call.number("index", place as u64);
-                call.text("id", &call_id(id, place, &moment.reply.context.request_id));
-                call.text("type", "function");
-                let mut function = call.object("function");
-                function.text("name", name);
-                // Clients append the pieces of the arguments to it.
-                function.text("arguments", "");
-            }),
+            Event::Call { place, id, name } => {
+                self.start_call(&CallStart { place, id, name }, moment, out);
+            }
             Event::CallName { place, piece } => {
                 self.function(&CallPiece { place, member: "name", piece }, moment, out)
             }
             Event::Arguments { place, piece } => {
+                if let Some(has) = self.have_arguments.get_mut(place) {
+                    *has |= !piece.trim_ascii().is_empty();
+                }
                 self.function(&CallPiece { place, member: "arguments", piece }, moment, out);
             }
             Event::Refusal(_)
@@ -72,6 +68,13 @@ impl ResponseWriter for ChatChunks {
 
     fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment, out);
+        for (place, has) in std::mem::take(&mut self.have_arguments).into_iter().enumerate() {
+            if !has {
+                // Clients parse the arguments, and an empty text is no JSON.
+                let call = CallPiece { place, member: "arguments", piece: "{}" };
+                self.function(&call, moment, out);
+            }
+        }
         self.head.chunk(out, |chunk| {
             let mut choices = chunk.list("choices");
             let mut choice = choices.object();
@@ -103,6 +106,25 @@ impl ChatChunks {
                 delta.text("content", "");
             }
             choice.raw("finish_reason", "null");
+        });
+    }
+
+    /// Writes the chunk that starts a tool call.
+    fn start_call(&mut self, start: &CallStart<'_>, moment: Moment<'_>, out: &mut Vec<u8>) {
+        let CallStart { place, id, name } = *start;
+        debug_assert_eq!(place, self.have_arguments.len(), "calls are numbered in order");
+        self.have_arguments.push(false);
+        self.choice(moment, out, |choice| {
+            let mut delta = choice.object("delta");
+            let mut list = delta.list("tool_calls");
+            let mut call = list.object();
+            call.number("index", place as u64);
+            call.text("id", &call_id(id, place, &moment.reply.context.request_id));
+            call.text("type", "function");
+            let mut function = call.object("function");
+            function.text("name", name);
+            // Clients append the pieces of the arguments to it.
+            function.text("arguments", "");
         });
     }
 

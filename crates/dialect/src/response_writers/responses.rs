@@ -184,9 +184,8 @@ impl ResponseEvents {
     fn close_item(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let Some(item) = self.open.take() else { return Ok(()) };
         let (kind, member, text) = item.done();
-        // Its input came as a member of JSON: only the whole of it can be unwrapped.
-        if let Kind::FreeForm(_) = item.kind {
-            self.event("response.custom_tool_call_input.delta", out, |event| {
+        if let Some(kind) = item.last_delta_kind() {
+            self.event(kind, out, |event| {
                 item.write_place(event);
                 event.text("delta", &text);
             });

@@ -1,6 +1,6 @@
 //! Other clients on backends of Anthropic's `/v1/messages`.
 
-use penstock_api::Operation::{Chat, Messages, OllamaChat};
+use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
 use serde_json::{Value, json};
 
 use super::{
@@ -159,6 +159,49 @@ fn anthropics_whole_message_becomes_a_chat_completion() {
     );
     assert_eq!(body["choices"][0]["finish_reason"], "tool_calls");
     assert_eq!(body["usage"]["total_tokens"], 7);
+}
+
+#[test]
+fn streamed_call_without_arguments_has_an_empty_object() {
+    let start = |index: u64| {
+        json!({"type": "content_block_start", "index": index,
+            "content_block": {"type": "tool_use", "id": "t", "name": "f", "input": {}}})
+    };
+    let delta = |index: u64, piece: &str| {
+        json!({"type": "content_block_delta", "index": index,
+            "delta": {"type": "input_json_delta", "partial_json": piece}})
+    };
+    let stream = sse(&[
+        start(0),
+        start(1),
+        delta(1, ""),
+        start(2),
+        delta(2, "{\"x\":1}"),
+        start(3),
+        delta(3, " "),
+        json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
+        json!({"type": "message_stop"}),
+    ]);
+    let mut arguments = vec![String::new(); 4];
+    for event in events(&respond((Chat, Messages), &stream_terms(), &stream)) {
+        for call in event["choices"][0]["delta"]["tool_calls"].as_array().into_iter().flatten() {
+            let place = usize::try_from(call["index"].as_u64().unwrap()).unwrap();
+            arguments[place] += call["function"]["arguments"].as_str().unwrap();
+        }
+    }
+    assert_eq!(arguments, ["{}", "{}", "{\"x\":1}", " {}"]);
+    let out = respond((Responses, Messages), &stream_terms(), &stream);
+    let mut arguments = vec![String::new(); 4];
+    for event in events(&out) {
+        if event["type"] == "response.function_call_arguments.delta" {
+            let place = usize::try_from(event["output_index"].as_u64().unwrap()).unwrap();
+            arguments[place] += event["delta"].as_str().unwrap();
+        }
+    }
+    assert_eq!(
+        arguments.iter().map(|one| one.trim()).collect::<Vec<_>>(),
+        ["{}", "{}", "{\"x\":1}", "{}"]
+    );
 }
 
 #[test]

@@ -126,6 +126,21 @@ impl Item {
         }
     }
 
+    /// Returns the type of the event that has the whole text as a piece, where no earlier event
+    /// has any of it.
+    pub(super) fn last_delta_kind(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Call(_) if self.has_no_text() => self.delta_kind(),
+            // Its input came as a member of JSON: only the whole of it can be unwrapped.
+            Kind::FreeForm(_) => Some("response.custom_tool_call_input.delta"),
+            Kind::Text | Kind::Refusal | Kind::Thinking | Kind::Call(_) => None,
+        }
+    }
+
+    fn has_no_text(&self) -> bool {
+        self.text.trim_ascii().is_empty()
+    }
+
     /// Returns the event that completes its text: type, member, text.
     pub(super) fn done(&self) -> (&'static str, &'static str, Cow<'_, str>) {
         let (kind, member) = match self.kind {
@@ -148,7 +163,7 @@ impl Item {
         }
         match self.kind {
             // Clients parse the arguments, and an empty text is no JSON.
-            Kind::Call(_) if self.text.is_empty() => "{}".into(),
+            Kind::Call(_) if self.has_no_text() => "{}".into(),
             Kind::FreeForm(_) => match serde_json::from_str::<Arguments<'_>>(&self.text) {
                 Ok(arguments) => arguments.input.to_string().into(),
                 Err(_) => Cow::Borrowed(&self.text),
