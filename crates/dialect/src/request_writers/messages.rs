@@ -14,6 +14,10 @@ use crate::json::{List, Object, read_value};
 /// this one.
 const DEFAULT_MAX_TOKENS: u64 = 4096;
 
+/// The text of a user's turn without any: the API refuses an empty one, and without the turn the
+/// model would continue the message before it.
+const EMPTY_TURN: &str = "(empty)";
+
 /// Sampling options that Anthropic's API has.
 const SAMPLING: &[&str] = &["temperature", "top_p", "top_k"];
 
@@ -80,10 +84,14 @@ fn write_messages(messages: &[Message<'_>], body: &mut Object<'_>) {
     let has_others = !messages.iter().all(|message| is_system(&message));
     if has_others {
         let systems: Vec<_> = messages.iter().filter(is_system).map(Message::text).collect();
-        body.text_if("system", join(systems.iter().map(|text| &**text)).as_deref());
+        let systems = systems.iter().map(|text| &**text).filter(|text| is_visible(text));
+        body.text_if("system", join(systems).as_deref());
     }
     let mut list = body.list("messages");
-    let mut rest = messages.iter().filter(|one| !has_others || !is_system(one)).peekable();
+    // Without an empty message of the assistant, the turns of the user around it are one.
+    let is_empty = |one: &Message<'_>| one.role == Role::Assistant && !has_sayable(&one.parts);
+    let is_left = |one: &&Message<'_>| (!has_others || !is_system(one)) && !is_empty(one);
+    let mut rest = messages.iter().filter(is_left).peekable();
     while let Some(first) = rest.next() {
         let is_assistant = first.role == Role::Assistant;
         let mut turn = vec![first];
@@ -98,14 +106,10 @@ fn write_messages(messages: &[Message<'_>], body: &mut Object<'_>) {
 fn write_turn(turn: &[&Message<'_>], is_assistant: bool, list: &mut List<'_>) {
     let parts = || turn.iter().flat_map(|message| &message.parts);
     let is_result = |part: &&Part<'_>| matches!(part, Part::Result(_));
-    let is_empty = !parts().any(|part| is_sayable(part));
-    if is_empty && is_assistant {
-        return;
-    }
     let mut message = list.object();
     message.text("role", if is_assistant { "assistant" } else { "user" });
-    if is_empty {
-        message.text("content", "");
+    if !has_sayable(parts()) {
+        message.text("content", EMPTY_TURN);
         return;
     }
     let mut content = message.list("content");
@@ -117,13 +121,23 @@ fn write_turn(turn: &[&Message<'_>], is_assistant: bool, list: &mut List<'_>) {
     }
 }
 
-/// Returns whether the API takes a part: no empty text, no thinking that it cannot verify.
+/// Returns whether the API takes a part: no text of whitespace alone, no thinking that it cannot
+/// verify.
 fn is_sayable(part: &Part<'_>) -> bool {
     match part {
-        Part::Text(text) => !text.is_empty(),
+        Part::Text(text) => is_visible(text),
         Part::Thinking { signature, .. } => signature.as_ref().is_some_and(|one| !one.is_empty()),
         Part::Image(_) | Part::Call(_) | Part::Result(_) => true,
     }
+}
+
+fn has_sayable<'m>(parts: impl IntoIterator<Item = &'m Part<'m>>) -> bool {
+    parts.into_iter().any(is_sayable)
+}
+
+/// Returns whether a text has more than whitespace; the API refuses any other.
+fn is_visible(text: &str) -> bool {
+    !text.trim().is_empty()
 }
 
 fn write_part(part: &Part<'_>, content: &mut List<'_>) {

@@ -98,6 +98,41 @@ fn results_come_first_in_the_turn_of_the_user() {
     assert_eq!(content[1], json!({"type": "text", "text": "c"}));
 }
 
+#[test]
+fn text_of_whitespace_alone_is_no_text() {
+    let messages = |list: Value| convert(Chat, Messages, &json!({"messages": list}));
+    let call = json!({"id": "t1", "function": {"name": "f", "arguments": "{}"}});
+    let sent = messages(json!([
+        {"role": "system", "content": " "},
+        {"role": "user", "content": [{"type": "text", "text": "\t"}, {"type": "text", "text": " x "}]},
+        {"role": "assistant", "content": "\n\n", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "t1", "content": [{"type": "text", "text": "\r\n"}]},
+        {"role": "user", "content": " "},
+        {"role": "assistant", "content": " "},
+        {"role": "user", "content": "y"},
+    ]));
+    let list = &sent["messages"];
+    assert_eq!(sent.get("system"), None);
+    assert_eq!(list[0]["content"], json!([{"type": "text", "text": " x "}]), "kept as it is");
+    let blocks = |index: usize| list[index]["content"].as_array().unwrap();
+    assert_eq!((blocks(1).len(), &blocks(1)[0]["type"]), (1, &json!("tool_use")));
+    assert_eq!((blocks(2).len(), &blocks(2)[0]["content"]), (2, &json!([])));
+    assert_eq!(blocks(2)[1]["text"], "y", "turns around an empty one are one turn");
+}
+
+#[test]
+fn empty_turn_of_the_user_stays_a_turn() {
+    for empty in [json!(""), json!(" \n"), json!([]), json!([{"type": "text", "text": ""}])] {
+        let empty = json!({"role": "user", "content": empty});
+        let body = json!({"messages": [empty, {"role": "assistant", "content": "a"}, empty]});
+        let sent = convert(Chat, Messages, &body);
+        for (index, expected) in [(0, json!("(empty)")), (2, json!("(empty)"))] {
+            assert_eq!(sent["messages"][index]["content"], expected, "{sent}");
+        }
+        assert_eq!(sent["messages"].as_array().unwrap().len(), 3);
+    }
+}
+
 /// Returns a stream as Anthropic sends it.
 fn anthropic_stream() -> String {
     sse(&[
