@@ -102,6 +102,9 @@ impl From<AnthropicUsage> for TokenUsage {
 pub(crate) struct MessagesReader {
     /// The index of the content block of each call.
     blocks: Vec<u64>,
+    /// The index of the last block that is nothing for the client: a tool that the platform runs,
+    /// or its result.
+    ignored: Option<u64>,
     halves: Halves,
 }
 
@@ -154,6 +157,7 @@ impl MessagesReader {
         self.send_text(block.text.as_ref(), sink)?;
         self.send_thinking(block.thinking.as_ref(), block.signature.as_deref(), sink)?;
         if &*block.kind != "tool_use" {
+            self.ignored = Some(index);
             return Ok(());
         }
         if self.blocks.len() >= MAX_CALLS {
@@ -176,6 +180,9 @@ impl MessagesReader {
         let Some(piece) = delta.partial_json.as_ref().filter(|piece| !piece.is_empty()) else {
             return Ok(());
         };
+        if self.ignored == Some(index) {
+            return Ok(());
+        }
         let Some(place) = self.blocks.iter().rposition(|block| *block == index) else {
             return Err(BadResponse::Malformed { expected: "event of Anthropic's API" });
         };

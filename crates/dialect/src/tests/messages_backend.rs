@@ -240,6 +240,58 @@ fn streamed_call_without_arguments_has_an_empty_object() {
 }
 
 #[test]
+fn tools_that_the_platform_runs_are_no_calls() {
+    for kind in ["server_tool_use", "mcp_tool_use"] {
+        let input = json!({"q": 1});
+        let used =
+            |input: &Value| json!({"type": kind, "id": "s", "name": "web_search", "input": input});
+        let result = json!({"type": "web_search_tool_result", "tool_use_id": "s",
+            "content": [{"type": "web_search_result", "title": "t"}]});
+        let call = json!({"type": "tool_use", "id": "t", "name": "f", "input": {}});
+        let text = json!({"type": "text", "text": "a"});
+        let whole = json!({"type": "message", "stop_reason": "tool_use",
+            "content": [used(&input), result, text, call]});
+        let message = respond_whole((Chat, Messages), &whole)["choices"][0]["message"].clone();
+        assert_eq!(message["content"], "a");
+        let start = |index: u64, block: &Value| json!({"type": "content_block_start", "index": index, "content_block": block});
+        let delta = |index: u64, piece: &str| {
+            json!({"type": "content_block_delta", "index": index,
+                "delta": {"type": "input_json_delta", "partial_json": piece}})
+        };
+        let stop = |index: u64| json!({"type": "content_block_stop", "index": index});
+        let stream = sse(&[
+            start(0, &used(&json!({}))),
+            delta(0, ""),
+            delta(0, "{\"q\""),
+            delta(0, ":1}"),
+            stop(0),
+            start(1, &result),
+            stop(1),
+            start(2, &text),
+            stop(2),
+            start(3, &call),
+            delta(3, "{}"),
+            stop(3),
+            json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}}),
+            json!({"type": "message_stop"}),
+        ]);
+        let lines = lines(&respond((OllamaChat, Messages), &stream_terms(), &stream));
+        assert_eq!(lines.len(), 3, "{lines:?}");
+        assert_eq!(lines[0]["message"]["content"], "a");
+        let calls = &lines[1]["message"]["tool_calls"];
+        assert_eq!((&calls[0]["function"]["name"], &calls[1]), (&json!("f"), &Value::Null));
+    }
+    let (_, result) = try_respond(
+        (Chat, Messages),
+        &stream_terms(),
+        &sse(&[json!({"type": "content_block_delta", "index": 7,
+            "delta": {"type": "input_json_delta", "partial_json": "{"}})]),
+    );
+    let malformed = BadResponse::Malformed { expected: "event of Anthropic's API" };
+    assert_eq!(result, Err(malformed), "a piece of no block");
+}
+
+#[test]
 fn stop_text_survives_where_both_have_it() {
     let stream = sse(&[
         json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": "a"}}),
