@@ -16,7 +16,7 @@ pub(super) struct GatheredCall {
     /// The name of the tool.
     pub(super) name: String,
     /// The arguments as they came.
-    arguments: String,
+    pub(super) arguments: String,
 }
 
 impl GatheredCall {

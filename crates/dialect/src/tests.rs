@@ -11,6 +11,7 @@ mod ollama_generate;
 mod ollama_to_chat;
 mod properties;
 mod responses;
+mod responses_status;
 mod stream_orders;
 mod tool_results;
 

@@ -173,6 +173,7 @@ pub(crate) fn write_whole(
     moment: Moment<'_>,
     out: &mut Vec<u8>,
 ) -> Done {
+    let calls = gathered.whole_calls(totals)?;
     let mut message = Object::new(out);
     write_head(moment, &mut message);
     {
@@ -184,13 +185,12 @@ pub(crate) fn write_whole(
             block.text("signature", &gathered.signature);
         }
         // Clients read the first block without a check: there must be one.
-        if !gathered.text.is_empty() || (gathered.calls.is_empty() && gathered.thinking.is_empty())
-        {
+        if !gathered.text.is_empty() || (calls.is_empty() && gathered.thinking.is_empty()) {
             let mut block = content.object();
             block.text("type", "text");
             block.text("text", &gathered.text);
         }
-        for (place, call, arguments) in gathered.whole_calls(totals)? {
+        for (place, call, arguments) in calls {
             let mut block = content.object();
             block.text("type", "tool_use");
             block.text("id", &call_id(&call.id, place, &moment.reply.context.request_id));

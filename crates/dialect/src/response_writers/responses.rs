@@ -21,6 +21,8 @@ pub(crate) struct ResponseEvents {
     output: Vec<u8>,
     /// The number of complete items.
     items: u64,
+    /// The reason why the generation has ended, once it is known.
+    finish: Option<FinishReason>,
 }
 
 impl ResponseWriter for ResponseEvents {
@@ -51,9 +53,12 @@ impl ResponseWriter for ResponseEvents {
                 }
                 self.delta(piece, None, moment, out)
             }
+            Event::Finish(reason) => {
+                self.finish = Some(reason);
+                Ok(())
+            }
             Event::CallName { .. }
             | Event::Signature(_)
-            | Event::Finish(_)
             | Event::StopText(_)
             | Event::Usage(_)
             | Event::Timings(_)
@@ -64,8 +69,8 @@ impl ResponseWriter for ResponseEvents {
 
     fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         self.start(moment, out);
-        self.close_item(moment, out)?;
-        let status = status(totals);
+        let status = status(totals.finish);
+        self.close_item(true, moment, out)?;
         let kind =
             if status == "incomplete" { "response.incomplete" } else { "response.completed" };
         let output = std::mem::take(&mut self.output);
@@ -134,7 +139,7 @@ impl ResponseEvents {
         out: &mut Vec<u8>,
     ) -> Result<&mut Item, BadResponse> {
         if self.open.as_ref().is_none_or(|open| !open.continues(&kind)) {
-            self.close_item(moment, out)?;
+            self.close_item(false, moment, out)?;
             let item = Item::new(kind, self.items, &moment.reply.context.request_id);
             self.event("response.output_item.added", out, |event| {
                 event.number("output_index", item.index());
@@ -180,9 +185,10 @@ impl ResponseEvents {
         Ok(())
     }
 
-    /// Completes the open item.
-    fn close_item(&mut self, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
+    /// Ends the open item.
+    fn close_item(&mut self, is_last: bool, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let Some(item) = self.open.take() else { return Ok(()) };
+        let status = item.status(status(self.finish), is_last);
         let (kind, member, text) = item.done();
         if let Some(kind) = item.last_delta_kind() {
             self.event(kind, out, |event| {
@@ -203,12 +209,12 @@ impl ResponseEvents {
         }
         self.event("response.output_item.done", out, |event| {
             event.number("output_index", item.index());
-            item.write("completed", event.object("item"));
+            item.write(status, event.object("item"));
         });
         if self.items > 0 {
             self.output.push(b',');
         }
-        item.write("completed", Object::new(&mut self.output));
+        item.write(status, Object::new(&mut self.output));
         self.items += 1;
         check_size("the output", self.output.len(), moment.reply.context.limits.whole)
     }
@@ -233,8 +239,9 @@ pub(crate) fn write_whole(
     }
     for (place, call) in gathered.calls.iter().enumerate() {
         let kind = Kind::call(&CallStart { place, id: &call.id, name: &call.name }, moment.reply);
-        items.push((kind, call.text()));
+        items.push((kind, &call.arguments));
     }
+    let (status, count) = (status(totals.finish), items.len());
     let mut output = Vec::new();
     for ((kind, text), index) in items.into_iter().zip(0..) {
         let mut item = Item::new(kind, index, &moment.reply.context.request_id);
@@ -245,14 +252,14 @@ pub(crate) fn write_whole(
         if index > 0 {
             output.push(b',');
         }
-        item.write("completed", Object::new(&mut output));
+        item.write(item.status(status, index + 1 == count as u64), Object::new(&mut output));
     }
-    write_response(status(totals), &output, Some(totals), moment, Object::new(out));
+    write_response(status, &output, Some(totals), moment, Object::new(out));
     Ok(())
 }
 
-fn status(totals: &Totals) -> &'static str {
-    match totals.finish {
+fn status(finish: Option<FinishReason>) -> &'static str {
+    match finish {
         Some(FinishReason::Length | FinishReason::ContentFilter) => "incomplete",
         None | Some(FinishReason::Stop | FinishReason::ToolCalls) => "completed",
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::event::CallStart;
 use crate::gathered::{add_inside, call_id};
-use crate::json::{Object, Text};
+use crate::json::{Object, Text, is_object};
 use crate::reply::Reply;
 
 /// The kind of an item.
@@ -172,6 +172,17 @@ impl Item {
                 Cow::Borrowed(&self.text)
             }
         }
+    }
+
+    /// Returns the status of an item that has ended, within a response of this status. The limit
+    /// cuts the last item, unless that is a call with all of its arguments.
+    pub(super) fn status(&self, of_response: &'static str, is_last: bool) -> &'static str {
+        let is_whole = match self.kind {
+            Kind::Text | Kind::Refusal | Kind::Thinking => !is_last,
+            Kind::Call(_) | Kind::FreeForm(_) if self.has_no_text() => !is_last,
+            Kind::Call(_) | Kind::FreeForm(_) => is_object(&self.text),
+        };
+        if is_whole { "completed" } else { of_response }
     }
 
     /// Appends the members that identify the item in an event about it.
