@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::json::{Fields, Text};
+use super::json::{Fields, Object, Text, is_object};
 
 /// A request to generate text.
 #[derive(Debug, Default)]
@@ -165,8 +165,25 @@ pub(super) struct Call<'a> {
     pub(super) id: Text<'a>,
     /// The name of the tool.
     pub(super) name: Text<'a>,
-    /// The arguments: the text of a JSON object.
+    /// The arguments: the text of a JSON object, unless the model has failed to write one.
     pub(super) arguments: Text<'a>,
+}
+
+impl Call<'_> {
+    /// Returns the arguments as a JSON object, for dialects that have one in place of a text. Text
+    /// that is no object, as a model may have written it, becomes a member of one: the client can
+    /// repair no earlier turn, and the result of the call says what was wrong.
+    pub(super) fn object(&self) -> Cow<'_, str> {
+        if is_object(&self.arguments) {
+            return Cow::Borrowed(&self.arguments);
+        }
+        if matches!(self.arguments.trim(), "" | "null") {
+            return Cow::Borrowed("{}");
+        }
+        let mut object = Vec::new();
+        Object::new(&mut object).text("invalid_arguments", &self.arguments);
+        String::from_utf8_lossy(&object).into_owned().into()
+    }
 }
 
 /// The result of a tool call.

@@ -7,7 +7,7 @@ use super::openai_fields;
 use crate::conversation::{Call, CallResult, Conversation, Message, Part, Role};
 use crate::error::ConvertError;
 use crate::image;
-use crate::json::{Fields, Text, is_object, is_string};
+use crate::json::{Fields, Text, is_string};
 
 /// The fields that request an output no other API has a form for.
 const OTHER_OUTPUT: &[&str] =
@@ -121,11 +121,6 @@ fn read_message(message: ChatMessage<'_>, index: usize) -> Result<Message<'_>, C
         let arguments = call.function.arguments.unwrap_or_default();
         // A call without arguments may come with an empty text.
         let arguments = if arguments.trim().is_empty() { "{}".into() } else { arguments };
-        if !is_object(&arguments) {
-            return Err(invalid(
-                "a message with valid tool call arguments: a JSON object as string",
-            ));
-        }
         parts.push(Part::Call(Call { id, name: call.function.name, arguments }));
     }
     if role == Role::Tool {

@@ -157,7 +157,7 @@ fn write_part(part: &Part<'_>, content: &mut List<'_>) {
             block.text("type", "tool_use");
             block.text("id", &call.id);
             block.text("name", &call.name);
-            block.raw("input", &call.arguments);
+            block.raw("input", &call.object());
         }
         Part::Result(result) => write_result(result, block),
     }

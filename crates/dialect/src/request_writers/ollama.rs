@@ -113,7 +113,7 @@ fn write_message(message: &Message<'_>, list: &mut List<'_>) -> Result<(), Conve
             object.text("id", &call.id);
             let mut function = object.object("function");
             function.text("name", &call.name);
-            function.raw("arguments", &call.arguments);
+            function.raw("arguments", &call.object());
         }
     }
     Ok(())

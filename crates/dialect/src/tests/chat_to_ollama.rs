@@ -84,13 +84,10 @@ fn parts_calls_and_results_become_ollamas() {
 fn what_ollama_cannot_do_is_refused() {
     let image = json!([{"role": "user", "content": [
         {"type": "image_url", "image_url": {"url": "http://10.0.0.1/a.png"}}]}]);
-    let call = json!([{"role": "assistant", "tool_calls": [
-        {"id": "a", "function": {"name": "f", "arguments": "{"}}]}]);
     let audio = json!([{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]);
     let tool = json!({"type": "function", "function": {"name": "f"}});
     for (field, fields) in [
         ("image_url", json!({"messages": image})),
-        ("messages", json!({"messages": call})),
         ("messages", json!({"messages": audio})),
         ("messages", json!({"messages": []})),
         ("tool_choice", json!({"tools": [tool], "tool_choice": "required"})),

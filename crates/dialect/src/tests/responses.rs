@@ -102,7 +102,6 @@ fn what_only_the_platform_can_do_is_refused() {
             "input",
             json!({"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "x"}]}]}),
         ),
-        ("input", json!({"input": [{"type": "function_call", "name": "f", "arguments": "{"}]})),
         ("input", json!({"input": 5})),
         ("tools", json!({"tools": [{"type": "mcp", "server_url": "x"}]})),
         ("tools", json!({"tools": [{"type": "function"}]})),

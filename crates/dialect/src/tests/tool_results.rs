@@ -1,4 +1,5 @@
-//! The results of parallel tool calls, with images among them, in dialects whose results are text.
+//! Turns with tools: results with images among them in dialects whose results are text, and calls
+//! whose arguments the model has written wrong.
 
 use penstock_api::Operation::{self, Chat, Messages, OllamaChat, Responses};
 use serde_json::{Value, json};
@@ -61,5 +62,47 @@ fn images_of_results_come_after_all_results() {
         assert_eq!(ids, ["c1", "c2"], "{sent}");
         let last = list[4].to_string();
         assert!(last.contains(PNG) && last.contains("go on"), "{last}");
+    }
+}
+
+/// Returns a turn whose call has these arguments.
+fn call(client: Operation, arguments: &str) -> Value {
+    match client {
+        Chat => json!({"messages": [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "tool_calls": [
+                {"id": "c1", "function": {"name": "f", "arguments": arguments}}]},
+            {"role": "tool", "tool_call_id": "c1", "content": "no JSON"},
+        ]}),
+        _ => json!({"input": [
+            {"role": "user", "content": "x"},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": arguments},
+            {"type": "function_call_output", "call_id": "c1", "output": "no JSON"},
+        ]}),
+    }
+}
+
+#[test]
+fn broken_arguments_of_an_earlier_turn_stay_readable() {
+    for (arguments, object) in [
+        ("{\"cmd\": \"ls", json!({"invalid_arguments": "{\"cmd\": \"ls"})),
+        ("[1]", json!({"invalid_arguments": "[1]"})),
+        ("{} x", json!({"invalid_arguments": "{} x"})),
+        ("null", json!({})),
+        (" ", json!({})),
+        (" {\"a\": 1}\n", json!({"a": 1})),
+    ] {
+        for client in [Chat, Responses] {
+            let body = call(client, arguments);
+            let ollama = convert(client, OllamaChat, &body);
+            let call = &ollama["messages"][1]["tool_calls"][0]["function"];
+            assert_eq!(call["arguments"], object, "{ollama}");
+            let anthropic = convert(client, Messages, &body);
+            assert_eq!(anthropic["messages"][1]["content"][0]["input"], object, "{anthropic}");
+        }
+        let chat = convert(Responses, Chat, &call(Responses, arguments));
+        let sent = &chat["messages"][1]["tool_calls"][0]["function"]["arguments"];
+        let expected = if arguments == " " { "{}" } else { arguments };
+        assert_eq!(sent, expected, "the chat API has a text");
     }
 }

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use crate::conversation::{Call, CallResult, Message, Part, Role, flat_name};
 use crate::error::ConvertError;
 use crate::image;
-use crate::json::{Object, Text, is_object, is_string};
+use crate::json::{Object, Text, is_string};
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
@@ -84,7 +84,6 @@ fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
         Some("function_call") => {
             let arguments = item.arguments.filter(|text| !text.trim().is_empty());
             let arguments = arguments.unwrap_or_else(|| "{}".into());
-            is_object(&arguments).then_some(())?;
             let name = full_name(item.name?, item.namespace);
             Some((Role::Assistant, vec![call(item.call_id, name, arguments)]))
         }
