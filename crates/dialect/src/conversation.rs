@@ -25,6 +25,8 @@ pub(super) struct Conversation<'a> {
     pub(super) sampling: Sampling<'a>,
     /// The maximum number of tokens to generate.
     pub(super) max_tokens: Option<u64>,
+    /// The wanted length of the text, in OpenAI's words.
+    pub(super) verbosity: Option<Text<'a>>,
     /// The texts that end the generation.
     pub(super) stop: Vec<Text<'a>>,
     /// The requested token probabilities.
@@ -146,7 +148,22 @@ pub(super) enum Part<'a> {
 
 /// An image in a message.
 #[derive(Debug)]
-pub(super) enum Image<'a> {
+pub(super) struct Image<'a> {
+    /// The place of its bytes.
+    pub(super) source: ImageSource<'a>,
+    /// The detail with which the model is to see it, in OpenAI's words.
+    pub(super) detail: Option<Text<'a>>,
+}
+
+impl<'a> From<ImageSource<'a>> for Image<'a> {
+    fn from(source: ImageSource<'a>) -> Self {
+        Self { source, detail: None }
+    }
+}
+
+/// The place of an image's bytes.
+#[derive(Debug)]
+pub(super) enum ImageSource<'a> {
     /// The image itself, in base64.
     Inline {
         /// Its media type.
@@ -255,6 +272,8 @@ pub(super) enum Format<'a> {
         schema: &'a RawValue,
         /// The name of the schema, if the dialect has one.
         name: Option<Text<'a>>,
+        /// The description of its purpose.
+        description: Option<Text<'a>>,
         /// If set, the output must match exactly.
         strict: Option<&'a RawValue>,
     },

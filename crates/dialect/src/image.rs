@@ -4,7 +4,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::conversation::Image;
+use super::conversation::ImageSource;
 use super::error::ConvertError;
 use super::json::Text;
 
@@ -12,22 +12,22 @@ use super::json::Text;
 const START: usize = 16;
 
 /// Returns an image that the request carries as bare base64.
-pub(super) fn of_base64(base64: Text<'_>) -> Result<Image<'_>, ConvertError> {
+pub(super) fn of_base64(base64: Text<'_>) -> Result<ImageSource<'_>, ConvertError> {
     let media = media_type(&base64).ok_or(ConvertError::Invalid {
         field: "images",
         expected: "a list of JPEG, PNG, WebP or GIF files in base64",
     })?;
-    Ok(Image::Inline { media: media.into(), base64 })
+    Ok(ImageSource::Inline { media: media.into(), base64 })
 }
 
 /// Returns the image of an `image_url`.
-pub(super) fn of_url(url: Text<'_>) -> Image<'_> {
+pub(super) fn of_url(url: Text<'_>) -> ImageSource<'_> {
     match split_data_url(&url) {
-        None => Image::Address(url),
+        None => ImageSource::Address(url),
         Some((media, base64)) => {
             let known = media_type(base64).unwrap_or("image/png");
             let media = if media.is_empty() { known } else { media };
-            Image::Inline { media: media.to_owned().into(), base64: base64.to_owned().into() }
+            ImageSource::Inline { media: media.to_owned().into(), base64: base64.to_owned().into() }
         }
     }
 }

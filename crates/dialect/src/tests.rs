@@ -5,6 +5,7 @@ mod chat_to_ollama;
 mod cost;
 mod embeddings;
 mod engine_errors;
+mod fields;
 mod messages;
 mod messages_backend;
 mod ollama_generate;

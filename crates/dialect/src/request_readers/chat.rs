@@ -152,9 +152,12 @@ fn read_content<'a>(
         match (&*part.kind, part.text, part.image_url) {
             ("text", Some(text), _) => parts.push(Part::Text(text)),
             ("refusal", ..) => parts.push(Part::Text(part.refusal.unwrap_or_default())),
-            ("image_url", _, Some(raw)) => parts.push(Part::Image(image::of_url(
-                read_image(raw).ok_or(invalid("a message whose image_url has a url"))?,
-            ))),
+            ("image_url", _, Some(raw)) => parts.push(Part::Image(
+                image::of_url(
+                    read_image(raw).ok_or(invalid("a message whose image_url has a url"))?,
+                )
+                .into(),
+            )),
             _ => return Err(invalid("a message of text and image_url parts")),
         }
     }

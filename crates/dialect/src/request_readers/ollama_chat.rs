@@ -83,7 +83,7 @@ fn read_message(message: OllamaMessage<'_>, index: usize) -> Result<Message<'_>,
         parts.push(Part::Text(text));
     }
     for image in message.images.into_iter().flatten() {
-        parts.push(Part::Image(image::of_base64(image)?));
+        parts.push(Part::Image(image::of_base64(image)?.into()));
     }
     for call in message.tool_calls.into_iter().flatten() {
         let arguments = call.function.arguments.map_or("{}", RawValue::get);

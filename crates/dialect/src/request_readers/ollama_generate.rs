@@ -31,7 +31,7 @@ pub(crate) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
             system.map(|text| Message { role: Role::System, parts: vec![Part::Text(text)] });
         let mut parts = vec![Part::Text(prompt)];
         for one in images {
-            parts.push(Part::Image(image::of_base64(one)?));
+            parts.push(Part::Image(image::of_base64(one)?.into()));
         }
         conversation.messages.extend(system);
         conversation.messages.push(Message { role: Role::User, parts });

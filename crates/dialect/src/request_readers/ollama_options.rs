@@ -83,7 +83,7 @@ fn read_format(raw: &RawValue) -> Result<Option<Format<'_>>, ConvertError> {
         "\"\"" => Ok(None),
         "\"json\"" => Ok(Some(Format::Json)),
         schema if schema.starts_with('{') => {
-            Ok(Some(Format::Schema { schema: raw, name: None, strict: None }))
+            Ok(Some(Format::Schema { schema: raw, name: None, description: None, strict: None }))
         }
         _ => Err(ConvertError::Invalid { field: "format", expected: "\"json\" or a JSON schema" }),
     }

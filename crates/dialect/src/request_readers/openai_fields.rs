@@ -129,6 +129,7 @@ pub(super) fn fill_chat<'a>(
     fill_tool_choice(&mut conversation.tools, fields)?;
     conversation.format = fields.take("response_format").map(read_format).transpose()?.flatten();
     conversation.thinking = read_thinking(fields)?;
+    conversation.verbosity = fields.take_as("verbosity", "low, medium or high")?;
     let enabled = fields.take_as("logprobs", "true or false")?.unwrap_or(false);
     let top = fields.take_as("top_logprobs", "a number from 0 to 20")?;
     conversation.logprobs = Logprobs { enabled, top };
@@ -241,12 +242,15 @@ pub(super) struct NamedSchema<'a> {
     #[serde(default, borrow)]
     name: Option<Text<'a>>,
     #[serde(default, borrow)]
+    description: Option<Text<'a>>,
+    #[serde(default, borrow)]
     strict: Option<&'a RawValue>,
 }
 
 impl<'a> From<NamedSchema<'a>> for Format<'a> {
     fn from(named: NamedSchema<'a>) -> Self {
-        Format::Schema { schema: named.schema, name: named.name, strict: named.strict }
+        let NamedSchema { schema, name, description, strict } = named;
+        Format::Schema { schema, name, description, strict }
     }
 }
 

@@ -101,6 +101,7 @@ fn fill_thinking_and_format<'a>(
     #[serde(default, bound(deserialize = "'de: 'a"))]
     struct TextField<'a> {
         format: Option<&'a RawValue>,
+        verbosity: Option<Text<'a>>,
     }
     #[derive(Deserialize)]
     struct Kind<'a> {
@@ -114,7 +115,9 @@ fn fill_thinking_and_format<'a>(
         conversation.thinking = openai_fields::of_effort(effort);
     }
     let text: Option<TextField<'_>> = fields.take_as("text", FORMAT)?;
-    let Some(format) = text.and_then(|text| text.format) else { return Ok(()) };
+    let TextField { format, verbosity } = text.unwrap_or_default();
+    conversation.verbosity = verbosity;
+    let Some(format) = format else { return Ok(()) };
     let Kind { kind } = read_value(format, "text", FORMAT)?;
     conversation.format = match &*kind {
         "text" => None,

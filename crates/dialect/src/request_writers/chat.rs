@@ -4,8 +4,8 @@ use penstock_api::EngineFields;
 
 use crate::RequestTerms;
 use crate::conversation::{
-    Call, CallResult, Conversation, Effort, Format, Image, KeepAlive, Message, Part, Role,
-    Thinking, Tool, ToolChoice, Tools, joined_text,
+    Call, CallResult, Conversation, Effort, Format, Image, ImageSource, KeepAlive, Message, Part,
+    Role, Thinking, Tool, ToolChoice, Tools, joined_text,
 };
 use crate::error::ConvertError;
 use crate::json::{List, Object};
@@ -27,6 +27,7 @@ pub(crate) fn write(
     }
     write_tools(&conversation.tools, &mut body);
     write_format(conversation.format.as_ref(), &mut body);
+    body.text_if("verbosity", conversation.verbosity.as_deref());
     write_thinking(conversation, engine, &mut body);
     write_generation(conversation, terms, engine, &mut body);
     if conversation.logprobs.enabled {
@@ -63,6 +64,7 @@ fn is_written(conversation: &Conversation<'_>, name: &str) -> bool {
         "tool_choice" => conversation.tools.choice.is_some(),
         "parallel_tool_calls" => conversation.tools.parallel.is_some(),
         "response_format" => conversation.format.is_some(),
+        "verbosity" => conversation.verbosity.is_some(),
         "reasoning_effort" => conversation.thinking.effort.is_some(),
         "max_tokens" | "max_completion_tokens" => conversation.max_tokens.is_some(),
         "stop" => !conversation.stop.is_empty(),
@@ -121,12 +123,13 @@ fn write_image(image: &Image<'_>, content: &mut List<'_>) {
     let mut part = content.object();
     part.text("type", "image_url");
     let mut object = part.object("image_url");
-    match image {
-        Image::Address(url) => object.text("url", url),
-        Image::Inline { media, base64 } => {
+    match &image.source {
+        ImageSource::Address(url) => object.text("url", url),
+        ImageSource::Inline { media, base64 } => {
             object.text_pieces("url", &["data:", media, ";base64,", base64]);
         }
     }
+    object.text_if("detail", image.detail.as_deref());
 }
 
 fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut List<'_>) {
@@ -206,12 +209,13 @@ fn write_format(format: Option<&Format<'_>>, body: &mut Object<'_>) {
     match format {
         None => {}
         Some(Format::Json) => body.object("response_format").text("type", "json_object"),
-        Some(Format::Schema { schema, name, strict }) => {
+        Some(Format::Schema { schema, name, description, strict }) => {
             let mut format = body.object("response_format");
             format.text("type", "json_schema");
             let mut object = format.object("json_schema");
             // OpenAI's API requires a name.
             object.text("name", name.as_deref().unwrap_or("response"));
+            object.text_if("description", description.as_deref());
             object.raw("schema", schema.get());
             object.raw_if("strict", *strict);
         }

@@ -4,8 +4,8 @@ use serde_json::value::RawValue;
 
 use crate::RequestTerms;
 use crate::conversation::{
-    CallResult, Conversation, Effort, Format, Image, Message, Part, Role, Thinking, ToolChoice,
-    Tools, join,
+    CallResult, Conversation, Effort, Format, Image, ImageSource, Message, Part, Role, Thinking,
+    ToolChoice, Tools, join,
 };
 use crate::error::ConvertError;
 use crate::json::{List, Object, read_value};
@@ -166,13 +166,13 @@ fn write_part(part: &Part<'_>, content: &mut List<'_>) {
 fn write_image(image: &Image<'_>, mut block: Object<'_>) {
     block.text("type", "image");
     let mut source = block.object("source");
-    match image {
-        Image::Inline { media, base64 } => {
+    match &image.source {
+        ImageSource::Inline { media, base64 } => {
             source.text("type", "base64");
             source.text("media_type", media);
             source.text("data", base64);
         }
-        Image::Address(url) => {
+        ImageSource::Address(url) => {
             source.text("type", "url");
             source.text("url", url);
         }

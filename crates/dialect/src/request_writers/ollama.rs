@@ -3,7 +3,7 @@
 use super::chat::write_tool_list;
 use crate::RequestTerms;
 use crate::conversation::{
-    Conversation, Effort, Format, Image, Message, Part, Role, ToolChoice, join, joined_text,
+    Conversation, Effort, Format, ImageSource, Message, Part, Role, ToolChoice, join, joined_text,
 };
 use crate::error::ConvertError;
 use crate::json::{Fields, List, Object};
@@ -127,9 +127,9 @@ fn write_images(parts: &[&Part<'_>], message: &mut Object<'_>) -> Result<(), Con
     let Some(first) = images.next() else { return Ok(()) };
     let mut list = message.list("images");
     for image in std::iter::once(first).chain(images) {
-        match image {
-            Image::Inline { base64, .. } => list.text(base64),
-            Image::Address(_) => {
+        match &image.source {
+            ImageSource::Inline { base64, .. } => list.text(base64),
+            ImageSource::Address(_) => {
                 let reason = "it takes images in base64, not addresses";
                 return Err(ConvertError::Unsupported { field: "image_url", reason });
             }

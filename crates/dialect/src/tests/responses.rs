@@ -44,7 +44,7 @@ fn request_becomes_a_chat_completion() {
             "parallel_tool_calls": false,
             "response_format": {"type": "json_schema", "json_schema": {
                 "name": "n", "schema": {"type": "object"}, "strict": true}},
-            "reasoning_effort": "low", "temperature": 0.5, "max_tokens": 9,
+            "reasoning_effort": "low", "verbosity": "low", "temperature": 0.5, "max_tokens": 9,
             "stream": true, "stream_options": {"include_usage": true},
         })
     );
@@ -71,7 +71,7 @@ fn items_become_messages() {
             {"role": "system", "content": "a\nb"},
             {"role": "user", "content": [
                 {"type": "text", "text": "hi"},
-                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "auto"}}]},
             {"role": "assistant", "content": "ok", "reasoning_content": "hm", "tool_calls": [
                 {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"x\":1}"}},
                 {"id": "c2", "type": "function", "function": {

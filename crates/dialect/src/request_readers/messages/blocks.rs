@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::conversation::{Call, CallResult, Image, Part, join, joined_text};
+use crate::conversation::{Call, CallResult, ImageSource, Part, join, joined_text};
 use crate::error::ConvertError;
 use crate::json::{Text, is_string, read_value};
 
@@ -33,6 +33,9 @@ struct Block<'a> {
     is_error: Option<bool>,
     #[serde(default, borrow)]
     title: Option<Text<'a>>,
+    /// The description of a document.
+    #[serde(default, borrow)]
+    context: Option<Text<'a>>,
     #[serde(default, borrow)]
     tool_name: Option<Text<'a>>,
 }
@@ -76,7 +79,7 @@ fn read_block<'a>(block: Block<'a>, field: &'static str) -> Result<Option<Part<'
         // Encrypted by Anthropic's platform: no other engine can read it.
         "redacted_thinking" => return Ok(None),
         "image" => read_image(block.source, field)?,
-        "document" => read_document(block.source)?,
+        "document" => read_document(&block)?,
         "search_result" => read_search_result(block, field)?,
         // The result of a search for tools: all tools are offered, so the name is enough.
         "tool_reference" => Part::Text(block.tool_name.unwrap_or_default()),
@@ -134,22 +137,31 @@ fn read_image<'a>(
     let image = match (&*source.kind, source.data, source.url) {
         ("base64", Some(base64), _) => {
             let media = source.media_type.unwrap_or_else(|| "image/png".into());
-            Image::Inline { media, base64 }
+            ImageSource::Inline { media, base64 }
         }
-        ("url", _, Some(url)) => Image::Address(url),
+        ("url", _, Some(url)) => ImageSource::Address(url),
         _ => return Err(invalid),
     };
-    Ok(Part::Image(image))
+    Ok(Part::Image(image.into()))
 }
 
 /// Reads a document: text, or a file that only Anthropic's platform can read.
-fn read_document(source: Option<&RawValue>) -> Result<Part<'_>, ConvertError> {
+/// Its title and its context are text before it, since other APIs have no members for them.
+fn read_document<'a>(block: &Block<'a>) -> Result<Part<'a>, ConvertError> {
     let reason = "of documents, only those of plain text are";
     let unsupported = ConvertError::Unsupported { field: "messages", reason };
     let source: Source<'_> =
-        read_value(source.ok_or(unsupported)?, "messages", "documents with a source")?;
+        read_value(block.source.ok_or(unsupported)?, "messages", "documents with a source")?;
     match (&*source.kind, source.data) {
-        ("text", Some(text)) => Ok(Part::Text(text)),
+        ("text", Some(text)) => {
+            let about = [block.title.as_deref(), block.context.as_deref()].into_iter().flatten();
+            let mut about = about.filter(|text| !text.is_empty()).peekable();
+            if about.peek().is_none() {
+                return Ok(Part::Text(text));
+            }
+            let whole = join(about.chain([&*text])).unwrap_or_default().into_owned();
+            Ok(Part::Text(whole.into()))
+        }
         _ => Err(unsupported),
     }
 }

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::conversation::{Call, CallResult, Message, Part, Role, flat_name};
+use crate::conversation::{Call, CallResult, Image, Message, Part, Role, flat_name};
 use crate::error::ConvertError;
 use crate::image;
 use crate::json::{Object, Text, is_string};
@@ -37,6 +37,8 @@ struct ItemPart<'a> {
     refusal: Option<Text<'a>>,
     #[serde(default, borrow)]
     image_url: Option<Text<'a>>,
+    #[serde(default, borrow)]
+    detail: Option<Text<'a>>,
 }
 
 /// Appends the items as messages. Successive texts and calls of the model become one message, and
@@ -147,7 +149,12 @@ fn read_part(part: ItemPart<'_>) -> Option<Part<'_>> {
             part.text.map(Part::Text)
         }
         "refusal" => part.refusal.map(Part::Text),
-        "input_image" => part.image_url.map(|url| Part::Image(image::of_url(url))),
+        "input_image" => {
+            // Chat has no other words for it, and engines refuse them.
+            let detail = part.detail.filter(|word| matches!(&**word, "auto" | "low" | "high"));
+            let source = image::of_url(part.image_url?);
+            Some(Part::Image(Image { source, detail }))
+        }
         _ => None,
     }
 }

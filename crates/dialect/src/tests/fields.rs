@@ -1,0 +1,66 @@
+//! Fields that the backend's API has under another name, or lacks.
+
+use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
+use serde_json::{Value, json};
+
+use super::convert;
+
+fn responses(fields: Value) -> Value {
+    let mut body = json!({"input": "x"});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    body
+}
+
+#[test]
+fn verbosity_is_kept_where_the_api_has_it() {
+    let body = responses(json!({"text": {"verbosity": "low"}}));
+    assert_eq!(convert(Responses, Chat, &body)["verbosity"], "low");
+    let chat = json!({"messages": [{"role": "user", "content": "x"}], "verbosity": "low"});
+    for (client, body) in [(Responses, &body), (Chat, &chat)] {
+        for backend in [Messages, OllamaChat] {
+            let sent = convert(client, backend, body);
+            assert_eq!((sent.get("verbosity"), sent.get("text")), (None, None), "{sent}");
+        }
+    }
+    let own = json!({"messages": [{"role": "user", "content": "x"}], "verbosity": "high"});
+    assert_eq!(convert(OllamaChat, Chat, &own)["verbosity"], "high", "an unknown field passes");
+}
+
+#[test]
+fn description_of_a_schema_is_kept_for_chat() {
+    let format = json!({"type": "json_schema", "name": "n", "description": "d",
+        "schema": {"type": "object"}, "strict": true});
+    let sent = convert(Responses, Chat, &responses(json!({"text": {"format": format}})));
+    let schema = &sent["response_format"]["json_schema"];
+    assert_eq!((&schema["description"], &schema["name"]), (&json!("d"), &json!("n")), "{sent}");
+}
+
+#[test]
+fn detail_of_an_image_is_kept_for_chat() {
+    let url = "data:image/png;base64,iVBORw0KGgoAAAAN";
+    for (detail, expected) in [("high", Some("high")), ("auto", Some("auto")), ("original", None)] {
+        let image = json!({"type": "input_image", "image_url": url, "detail": detail});
+        let body = json!({"input": [{"role": "user", "content": [image]}]});
+        let sent = convert(Responses, Chat, &body);
+        let image = &sent["messages"][0]["content"][0]["image_url"];
+        assert_eq!(image["url"], url);
+        assert_eq!(image.get("detail").and_then(Value::as_str), expected, "{sent}");
+        let sent = convert(Responses, Messages, &body).to_string();
+        assert!(!sent.contains("detail"), "{sent}");
+    }
+}
+
+#[test]
+fn title_and_context_of_a_document_are_text() {
+    let text = |fields: Value| {
+        let mut document = json!({"type": "document",
+            "source": {"type": "text", "media_type": "text/plain", "data": "body"}});
+        document.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        let body = json!({"max_tokens": 1, "messages": [{"role": "user", "content": [document]}]});
+        convert(Messages, Chat, &body)["messages"][0]["content"].clone()
+    };
+    assert_eq!(text(json!({})), "body");
+    assert_eq!(text(json!({"title": null, "context": ""})), "body");
+    assert_eq!(text(json!({"title": "t"})), "t\nbody");
+    assert_eq!(text(json!({"title": "t", "context": "c"})), "t\nc\nbody");
+}
