@@ -5,6 +5,7 @@ use serde_json::value::RawValue;
 
 use crate::conversation::{Call, CallResult, ImageSource, Part, join, joined_text};
 use crate::error::ConvertError;
+use crate::image;
 use crate::json::{Text, is_string, read_value};
 
 #[derive(Deserialize)]
@@ -136,8 +137,7 @@ fn read_image<'a>(
     let source: Source<'_> = read_value(source.ok_or(invalid)?, field, EXPECTED)?;
     let image = match (&*source.kind, source.data, source.url) {
         ("base64", Some(base64), _) => {
-            let media = source.media_type.unwrap_or_else(|| "image/png".into());
-            ImageSource::Inline { media, base64 }
+            image::of_declared(source.media_type.as_deref().unwrap_or_default(), base64)
         }
         ("url", _, Some(url)) => ImageSource::Address(url),
         _ => return Err(invalid),
