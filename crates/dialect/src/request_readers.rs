@@ -15,6 +15,12 @@ pub(super) use ollama_options::read_keep_alive;
 use penstock_api::without_billing_line;
 
 use super::conversation::{Conversation, Part, Role, Tools};
+use super::json::Text;
+
+/// Returns a text unless it is empty: clients send an empty one for a missing one.
+fn filled(text: Option<Text<'_>>) -> Option<Text<'_>> {
+    text.filter(|text| !text.is_empty())
+}
 
 /// Drops the line of Claude Code's instructions that differs in every request: after it, no engine
 /// would find a prompt in its prefix cache.

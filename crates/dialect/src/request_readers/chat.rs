@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::openai_fields;
+use super::{filled, openai_fields};
 use crate::conversation::{Call, CallResult, Conversation, Message, Part, Role};
 use crate::error::ConvertError;
 use crate::image;
@@ -107,13 +107,13 @@ fn read_message(message: ChatMessage<'_>, index: usize) -> Result<Message<'_>, C
     };
     let mut parts = Vec::with_capacity(2);
     // Engines use one name or the other.
-    let thinking = message.reasoning_content.or(message.reasoning);
-    if let Some(text) = thinking.filter(|text| !text.is_empty()) {
+    let thinking = filled(message.reasoning_content).or(filled(message.reasoning));
+    if let Some(text) = thinking {
         parts.push(Part::Thinking { text, signature: None });
     }
     read_content(message.content, index, &mut parts)?;
     // The words of an earlier response, although the API has them in another field.
-    if let Some(text) = message.refusal {
+    if let Some(text) = filled(message.refusal) {
         parts.push(Part::Text(text));
     }
     for call in message.tool_calls.into_iter().flatten() {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::{ollama_options, openai_fields};
+use super::{filled, ollama_options, openai_fields};
 use crate::conversation::{Call, CallResult, Conversation, Message, Part, Role, Tools};
 use crate::error::ConvertError;
 use crate::image;
@@ -97,7 +97,7 @@ fn read_message(message: OllamaMessage<'_>, index: usize) -> Result<Message<'_>,
         parts.push(Part::Call(Call { id, name, arguments }));
     }
     if role == Role::Tool {
-        let name = message.tool_name.or(message.name).unwrap_or_default();
+        let name = filled(message.tool_name).or(message.name).unwrap_or_default();
         let call = message.tool_call_id.unwrap_or_default();
         // Ollama matches results by name or order, so that the id may be missing.
         parts = vec![Part::Result(CallResult { call, name, parts, is_error: false })];

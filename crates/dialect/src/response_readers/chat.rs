@@ -97,7 +97,9 @@ impl ChatReader {
         let mut logprobs = choice.logprobs.and_then(|logprobs| logprobs.content).map(RawValue::get);
         logprobs = logprobs.filter(|list| *list != "[]");
         if let Some(delta) = choice.delta {
-            let thinking = delta.reasoning_content.or(delta.reasoning).unwrap_or_default();
+            // Some engines fill one of the two, and leave the other empty.
+            let thinking = delta.reasoning_content.filter(|content| !content.is_empty());
+            let thinking = thinking.or(delta.reasoning).unwrap_or_default();
             self.read_thinking(&thinking, sink)?;
             self.read_content(&delta.content.unwrap_or_default(), &mut logprobs, sink)?;
             if let Some(list) = logprobs {

@@ -22,6 +22,16 @@ impl Default for Content<'_> {
     }
 }
 
+impl Content<'_> {
+    /// Returns whether it has nothing in it.
+    pub(super) fn is_empty(&self) -> bool {
+        match self {
+            Self::Text(text) => text.is_empty(),
+            Self::Chunks(chunks) => chunks.is_empty(),
+        }
+    }
+}
+
 /// A chunk of a content. Chunks without text, such as references and images, have no equivalent for
 /// a converted client.
 #[derive(Debug, Default, serde::Deserialize)]

@@ -3,7 +3,7 @@
 use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
 use serde_json::{Value, json};
 
-use super::convert;
+use super::{convert, respond_whole};
 
 fn responses(fields: Value) -> Value {
     let mut body = json!({"input": "x"});
@@ -63,4 +63,20 @@ fn title_and_context_of_a_document_are_text() {
     assert_eq!(text(json!({"title": null, "context": ""})), "body");
     assert_eq!(text(json!({"title": "t"})), "t\nbody");
     assert_eq!(text(json!({"title": "t", "context": "c"})), "t\nc\nbody");
+}
+
+#[test]
+fn thinking_is_read_from_the_member_that_has_it() {
+    for (one, other) in [("reasoning_content", "reasoning"), ("reasoning", "reasoning_content")] {
+        for empty in [json!(""), json!(null), json!([])] {
+            let message = json!({"role": "assistant", "content": "a", one: "hm", other: empty});
+            let whole = json!({"choices": [{"message": message, "finish_reason": "stop"}]});
+            let response = respond_whole((Messages, Chat), &whole);
+            assert_eq!(response["content"][0]["thinking"], "hm", "{whole}");
+        }
+        let message = json!({"role": "assistant", "content": "a", one: "hm", other: ""});
+        let body = json!({"messages": [{"role": "user", "content": "x"}, message]});
+        let sent = convert(Chat, OllamaChat, &body);
+        assert_eq!(sent["messages"][1]["thinking"], "hm", "{sent}");
+    }
 }
