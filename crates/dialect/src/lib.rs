@@ -31,6 +31,7 @@ mod response_readers;
 mod response_writers;
 mod tool_results;
 mod unsupported;
+mod whole;
 
 pub use context_shift::{ContextRefusal, Conversation, Shift, read_refusal, room_in};
 pub use converter::ResponseConverter;

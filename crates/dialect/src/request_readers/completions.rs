@@ -10,14 +10,14 @@ pub(crate) fn read(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     let mut fields = Fields::of_body(body)?;
     let mut conversation = Conversation::default();
     openai_fields::fill_generation(&mut conversation, &mut fields)?;
-    conversation.max_tokens = fields.take_as("max_tokens", "a whole number")?;
-    let top: Option<u64> = fields.take_as("logprobs", "a number of alternatives")?;
+    conversation.max_tokens = fields.take_whole("max_tokens", "a whole number")?;
+    let top: Option<u64> = fields.take_whole("logprobs", "a number of alternatives")?;
     conversation.logprobs = Logprobs { enabled: top.is_some(), top };
     if fields.take_as("echo", "true or false")?.unwrap_or(false) {
         let reason = "its API does not return the prompt";
         return Err(ConvertError::Unsupported { field: "echo", reason });
     }
-    let candidates: Option<u64> = fields.take_as("best_of", "a whole number")?;
+    let candidates: Option<u64> = fields.take_whole("best_of", "a whole number")?;
     if candidates.is_some_and(|candidates| candidates > 1) {
         let reason = "its API generates one choice";
         return Err(ConvertError::Unsupported { field: "best_of", reason });

@@ -10,6 +10,7 @@ use super::openai_fields;
 use crate::conversation::{Conversation, Effort, Format, Message, Role, Sampling, Thinking};
 use crate::error::ConvertError;
 use crate::json::{Fields, Text};
+use crate::whole::Whole;
 
 /// The fields of Anthropic's platform that no engine acts on.
 const PLATFORM: &[&str] = &[
@@ -39,7 +40,7 @@ pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     fields.discard(&["model"]);
     fields.discard(PLATFORM);
     conversation.stream = fields.take_as("stream", "true or false")?.unwrap_or(false);
-    conversation.max_tokens = fields.take_as("max_tokens", "a whole number")?;
+    conversation.max_tokens = fields.take_whole("max_tokens", "a whole number")?;
     conversation.stop = fields.take_list("stop_sequences", "a string")?;
     let mut sampling = Sampling::default();
     for name in ["temperature", "top_p", "top_k"] {
@@ -93,7 +94,7 @@ fn fill_thinking_and_format<'a>(
         #[serde(rename = "type", borrow)]
         kind: Text<'a>,
         #[serde(default)]
-        budget_tokens: Option<u64>,
+        budget_tokens: Option<Whole<u64>>,
     }
     #[derive(Default, Deserialize)]
     #[serde(default, bound(deserialize = "'de: 'a"))]
@@ -105,7 +106,11 @@ fn fill_thinking_and_format<'a>(
         fields.take_as("thinking", "an object with a type")?;
     if let Some(thinking) = thinking {
         let enabled = Some(&*thinking.kind != "disabled");
-        conversation.thinking = Thinking { enabled, effort: None, budget: thinking.budget_tokens };
+        conversation.thinking = Thinking {
+            enabled,
+            effort: None,
+            budget: thinking.budget_tokens.map(|Whole(count)| count),
+        };
     }
     let output: Option<OutputConfig<'_>> =
         fields.take_as("output_config", "an object with an effort or a format with a schema")?;

@@ -49,7 +49,7 @@ pub(super) fn fill<'a>(
     conversation.format = fields.take("format").map(read_format).transpose()?.flatten();
     conversation.thinking = fields.take("think").map(read_think).transpose()?.unwrap_or_default();
     conversation.keep_alive = fields.take("keep_alive").map(read_keep_alive).transpose()?;
-    let top = fields.take_as("top_logprobs", "a number from 0 to 20")?;
+    let top = fields.take_whole("top_logprobs", "a number from 0 to 20")?;
     let enabled = fields.take_as("logprobs", "true or false")?.unwrap_or(false);
     conversation.logprobs = Logprobs { enabled, top };
     if let Some(options) = fields.take_as::<Fields<'_>>("options", "an object")? {
@@ -63,7 +63,7 @@ fn read_options<'a>(
     mut options: Fields<'a>,
 ) -> Result<(), ConvertError> {
     options.discard(RUNNER_OPTIONS);
-    let limit: Option<i64> = options.take_as("num_predict", "a whole number")?;
+    let limit: Option<i64> = options.take_whole("num_predict", "a whole number")?;
     // -1 and -2 are Ollama's "no limit" and "until the context is full".
     conversation.max_tokens = limit.and_then(|limit| u64::try_from(limit).ok());
     conversation.stop =

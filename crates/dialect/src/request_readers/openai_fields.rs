@@ -95,7 +95,7 @@ pub(super) fn fill_generation<'a>(
     let options: Option<StreamOptions> = fields.take_as("stream_options", "an object")?;
     conversation.include_usage = options.and_then(|one| one.include_usage).unwrap_or(false);
     conversation.stop = fields.take("stop").map(read_stop).transpose()?.unwrap_or_default();
-    let choices: Option<u64> = fields.take_as("n", "a whole number")?;
+    let choices: Option<u64> = fields.take_whole("n", "a whole number")?;
     // Refused, not dropped: a client that asks for three choices would read one as all of them.
     if choices.is_some_and(|choices| choices != 1) {
         let reason = "its API generates one choice";
@@ -121,8 +121,8 @@ pub(super) fn fill_chat<'a>(
     conversation: &mut Conversation<'a>,
     fields: &mut Fields<'a>,
 ) -> Result<(), ConvertError> {
-    let newer = fields.take_as("max_completion_tokens", "a whole number")?;
-    let older = fields.take_as("max_tokens", "a whole number")?;
+    let newer = fields.take_whole("max_completion_tokens", "a whole number")?;
+    let older = fields.take_whole("max_tokens", "a whole number")?;
     // OpenAI has replaced the older name, which engines go on taking.
     conversation.max_tokens = newer.or(older);
     conversation.tools.list = read_chat_tools(fields)?;
@@ -131,7 +131,7 @@ pub(super) fn fill_chat<'a>(
     conversation.thinking = read_thinking(fields)?;
     conversation.verbosity = fields.take_as("verbosity", "low, medium or high")?;
     let enabled = fields.take_as("logprobs", "true or false")?.unwrap_or(false);
-    let top = fields.take_as("top_logprobs", "a number from 0 to 20")?;
+    let top = fields.take_whole("top_logprobs", "a number from 0 to 20")?;
     conversation.logprobs = Logprobs { enabled, top };
     Ok(())
 }

@@ -51,7 +51,7 @@ pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
     }
     fields.discard(PLATFORM);
     openai_fields::fill_generation(&mut conversation, &mut fields)?;
-    conversation.max_tokens = fields.take_as("max_output_tokens", "a whole number")?;
+    conversation.max_tokens = fields.take_whole("max_output_tokens", "a whole number")?;
     fill_thinking_and_format(&mut conversation, &mut fields)?;
     fill_logprobs(&mut conversation, &mut fields)?;
     conversation.tools.list = tools::read_tools(&mut fields)?;
@@ -136,7 +136,7 @@ fn fill_logprobs<'a>(
     fields: &mut Fields<'a>,
 ) -> Result<(), ConvertError> {
     let include: Vec<Text<'_>> = fields.take_list("include", "a string")?;
-    let top = fields.take_as("top_logprobs", "a number from 0 to 20")?;
+    let top = fields.take_whole("top_logprobs", "a number from 0 to 20")?;
     let enabled = include.iter().any(|one| &**one == "message.output_text.logprobs");
     conversation.logprobs = Logprobs { enabled, top };
     Ok(())

@@ -3,7 +3,7 @@
 use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
 use serde_json::{Value, json};
 
-use super::{convert, respond_whole};
+use super::{convert, refused, respond_whole};
 
 fn responses(fields: Value) -> Value {
     let mut body = json!({"input": "x"});
@@ -79,4 +79,24 @@ fn thinking_is_read_from_the_member_that_has_it() {
         let sent = convert(Chat, OllamaChat, &body);
         assert_eq!(sent["messages"][1]["thinking"], "hm", "{sent}");
     }
+}
+
+#[test]
+fn whole_numbers_may_be_written_as_floats() {
+    let messages = json!([{"role": "user", "content": "x"}]);
+    let chat = |limit: &str| json!({"messages": messages, limit: 1e3, "n": 1.0});
+    assert_eq!(convert(Chat, Messages, &chat("max_tokens"))["max_tokens"], 1000);
+    let sent = convert(Chat, OllamaChat, &chat("max_completion_tokens"));
+    assert_eq!(sent["options"]["num_predict"], 1000);
+    let anthropic = json!({"messages": messages, "max_tokens": 64.0,
+        "thinking": {"type": "enabled", "budget_tokens": 1024.0}});
+    assert_eq!(convert(Messages, Chat, &anthropic)["max_tokens"], 64);
+    let body = responses(json!({"max_output_tokens": 64.0}));
+    assert_eq!(convert(Responses, Chat, &body)["max_tokens"], 64);
+    let ollama = json!({"messages": messages, "options": {"num_predict": -2.0}});
+    assert_eq!(convert(OllamaChat, Chat, &ollama).get("max_tokens"), None, "no limit");
+    assert_eq!(
+        refused(Chat, Messages, &json!({"messages": messages, "max_tokens": 1.5})),
+        "max_tokens"
+    );
 }
