@@ -98,6 +98,7 @@ pub fn convert_request(
     let reply = ReplyTerms {
         stream: conversation.stream,
         include_usage: conversation.include_usage,
+        stop: conversation.stop.iter().map(|text| text.to_string()).collect(),
         tools: conversation.tools.list.iter().filter_map(tool_form).collect(),
         echo: conversation.echo,
         ..ReplyTerms::default()

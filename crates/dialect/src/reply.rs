@@ -18,6 +18,8 @@ pub struct ReplyTerms {
     pub(super) is_complete: bool,
     /// True if the client wants the usage event of OpenAI's streams.
     pub(super) include_usage: bool,
+    /// The texts with which the client ends the generation.
+    pub(super) stop: Vec<String>,
     /// The parts of the request that the response echoes: members of a JSON object, with a trailing
     /// comma.
     pub(super) echo: String,

@@ -10,7 +10,7 @@ use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{CallStart, Event, FinishReason, is_failure};
 use crate::gathered::check_size;
-use crate::json::{Text, text_of};
+use crate::json::{Text, is_string, text_of};
 use crate::json_end::JsonEnd;
 use crate::limits::{MAX_CALLS, MAX_NAME};
 use crate::piece::{Channel, Halves, Piece};
@@ -22,6 +22,10 @@ struct Choice<'a> {
     #[serde(alias = "message")]
     delta: Option<Delta<'a>>,
     finish_reason: Option<Text<'a>>,
+    /// The text or the token that ended the generation, in vLLM.
+    stop_reason: Option<&'a RawValue>,
+    /// The same, in SGLang.
+    matched_stop: Option<&'a RawValue>,
     error: Option<&'a RawValue>,
     logprobs: Option<ChatLogprobs<'a>>,
 }
@@ -109,6 +113,13 @@ impl ChatReader {
             for (position, call) in delta.tool_calls.into_iter().flatten().enumerate() {
                 self.read_call(&call, position, sink)?;
             }
+        }
+        if choice.finish_reason.as_deref() == Some("stop")
+            && let Some(raw) = choice.stop_reason.or(choice.matched_stop)
+            && is_string(raw)
+            && let Ok(text) = serde_json::from_str::<Text<'_>>(raw.get())
+        {
+            sink(Event::StopText(&text))?;
         }
         report_finish(choice.finish_reason, choice.error, sink)
     }

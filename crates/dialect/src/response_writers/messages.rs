@@ -222,7 +222,7 @@ fn write_stop(totals: &Totals, object: &mut Object<'_>) {
         None | Some(FinishReason::Stop) => "end_turn",
     };
     object.text("stop_reason", reason);
-    match &totals.stop_text {
+    match totals.stop_text.as_ref().filter(|_| reason == "stop_sequence") {
         Some(text) => object.text("stop_sequence", text),
         None => object.raw("stop_sequence", "null"),
     }

@@ -1,9 +1,10 @@
 //! Fields that the backend's API has under another name, or lacks.
 
+use penstock_api::Engine;
 use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
 use serde_json::{Value, json};
 
-use super::{convert, refused, respond_whole};
+use super::{convert, convert_for, events, refused, respond, respond_whole, sse};
 
 fn responses(fields: Value) -> Value {
     let mut body = json!({"input": "x"});
@@ -99,4 +100,37 @@ fn whole_numbers_may_be_written_as_floats() {
         refused(Chat, Messages, &json!({"messages": messages, "max_tokens": 1.5})),
         "max_tokens"
     );
+}
+
+#[test]
+fn stop_text_of_an_engine_is_a_stop_sequence() {
+    let body = json!({"max_tokens": 9, "stop_sequences": ["END", "x"], "stream": true,
+        "messages": [{"role": "user", "content": "x"}]});
+    let (_, converted) = convert_for(Engine::Vllm, Messages, Chat, &body).unwrap();
+    for (finish, member, value, expected) in [
+        ("stop", "stop_reason", json!("END"), ("stop_sequence", json!("END"))),
+        ("stop", "matched_stop", json!("x"), ("stop_sequence", json!("x"))),
+        ("stop", "stop_reason", json!("<|im_end|>"), ("end_turn", json!(null))),
+        ("stop", "stop_reason", json!(151_645), ("end_turn", json!(null))),
+        ("stop", "stop_reason", json!(null), ("end_turn", json!(null))),
+        ("length", "stop_reason", json!("END"), ("max_tokens", json!(null))),
+    ] {
+        let choice = |content: &str| {
+            json!({"choices": [{"index": 0, content: {"content": "a"}, "finish_reason": finish,
+                member: value}]})
+        };
+        let stream = sse(&[choice("delta")]) + "data: [DONE]\n\n";
+        let events = events(&respond((Messages, Chat), &converted.reply, &stream));
+        let delta = &events.iter().find(|one| one["type"] == "message_delta").unwrap()["delta"];
+        let terms = converted.reply.clone().of_complete();
+        let whole = respond((Messages, Chat), &terms, &choice("message").to_string());
+        let whole = super::events(&whole);
+        let of_whole = &whole.iter().find(|one| one["type"] == "message_delta").unwrap()["delta"];
+        for delta in [delta, of_whole] {
+            assert_eq!(
+                (&delta["stop_reason"], &delta["stop_sequence"]),
+                (&json!(expected.0), &expected.1)
+            );
+        }
+    }
 }
