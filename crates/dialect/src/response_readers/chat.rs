@@ -44,6 +44,8 @@ struct Delta<'a> {
     reasoning: Option<Content<'a>>,
     refusal: Option<Piece<'a>>,
     tool_calls: Option<Vec<CallDelta<'a>>>,
+    /// The only call of a message, before there were `tool_calls`.
+    function_call: Option<FunctionDelta<'a>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -110,8 +112,15 @@ impl ChatReader {
                 sink(Event::Text { text: "", logprobs: Some(list) })?;
             }
             self.send_refusal(&delta.refusal.unwrap_or_default(), sink)?;
-            for (position, call) in delta.tool_calls.into_iter().flatten().enumerate() {
-                self.read_call(&call, position, sink)?;
+            let mut calls = delta.tool_calls.unwrap_or_default();
+            if calls.is_empty()
+                && let Some(function) = delta.function_call
+                && (function.name.is_some() || !self.calls.is_empty())
+            {
+                calls.push(CallDelta { function: Some(function), ..CallDelta::default() });
+            }
+            for (position, call) in calls.iter().enumerate() {
+                self.read_call(call, position, sink)?;
             }
         }
         if choice.finish_reason.as_deref() == Some("stop")

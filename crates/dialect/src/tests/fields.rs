@@ -4,7 +4,9 @@ use penstock_api::Engine;
 use penstock_api::Operation::{Chat, Messages, OllamaChat, Responses};
 use serde_json::{Value, json};
 
-use super::{convert, convert_for, events, refused, respond, respond_whole, sse};
+use super::{
+    convert, convert_for, events, lines, refused, respond, respond_whole, sse, stream_terms,
+};
 
 fn responses(fields: Value) -> Value {
     let mut body = json!({"input": "x"});
@@ -133,4 +135,28 @@ fn stop_text_of_an_engine_is_a_stop_sequence() {
             );
         }
     }
+}
+
+#[test]
+fn older_function_call_is_a_call() {
+    let choice = |member: &str, value: Value, finish: Value| {
+        json!({"choices": [{"index": 0, member: {"content": null, "function_call": value},
+            "finish_reason": finish}]})
+    };
+    let call = json!({"name": "f", "arguments": "{\"x\":1}"});
+    let whole = choice("message", call, json!("function_call"));
+    let response = respond_whole((Messages, Chat), &whole);
+    let block = &response["content"][0];
+    assert_eq!((&block["name"], &block["input"]), (&json!("f"), &json!({"x": 1})), "{response}");
+    assert_eq!(response["stop_reason"], "tool_use");
+    let pieces = [json!({"name": "f", "arguments": "{\"x\""}), json!({"arguments": ":1}"})];
+    let mut chunks: Vec<Value> =
+        pieces.into_iter().map(|piece| choice("delta", piece, Value::Null)).collect();
+    chunks.push(choice("delta", Value::Null, json!("function_call")));
+    let stream = sse(&chunks) + "data: [DONE]\n\n";
+    let lines = lines(&respond((OllamaChat, Chat), &stream_terms(), &stream));
+    let function = &lines[0]["message"]["tool_calls"][0]["function"];
+    assert_eq!((&function["name"], &function["arguments"]["x"]), (&json!("f"), &json!(1)));
+    let empty = choice("message", json!({}), json!("stop"));
+    assert_eq!(respond_whole((Messages, Chat), &empty)["content"][0]["type"], "text");
 }
