@@ -106,7 +106,7 @@ def figures(configuration):
         "ttft_p99": of(lambda seed: seed["ttft_seconds"]["p99"]),
         "tpot": of(lambda seed: seed["tpot_seconds"]["mean"]),
         "hit_rate": of(lambda seed: seed["hit_rate"]),
-        "saturated": sum(seed["saturated"] for seed in seeds),
+        "saturated": sum(bool(seed["saturated"]) for seed in seeds),
         "shed": of(lambda seed: sum(seed["shed"].values()) / seed["requests"]),
     }
 

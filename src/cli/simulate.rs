@@ -8,12 +8,14 @@ mod engine_choice;
 mod error;
 mod formats;
 mod parallel;
+mod overload;
 mod plot;
 mod regrets;
 mod setup;
 mod sweep;
 mod table;
 mod tune;
+mod template;
 
 use serde_json::{Value, json};
 
@@ -29,6 +31,9 @@ use penstock_sim::summary::Summary;
 use setup::SimulationPlan;
 
 /// The results of one configuration.
+/// The maximum width of a column's name.
+const WIDEST: usize = 22;
+
 struct Arm<'a> {
     variant: &'a Variant,
     summaries: Vec<Summary>,
@@ -112,9 +117,10 @@ fn to_json(plan: &SimulationPlan, arms: &[Arm<'_>]) -> Value {
             });
             json!({
                 "name": arm.variant.name,
-                "config_hash": setup::hash_of(&format!("{:?}", arm.variant.config)),
-                "capacity": plan.capacity,
-                "load": plan.load(),
+                "config_hash": template::hash_of(&format!("{:?}", arm.variant.config)),
+                "capacity": plan.capacity.map(|capacity| capacity.rate),
+                "load": plan.load().map(|load| load.share),
+                "load_error": plan.load().map(|load| load.error),
                 "seeds": summaries.collect::<Vec<_>>(),
                 "against_first": differences,
             })
@@ -133,4 +139,14 @@ fn to_json(plan: &SimulationPlan, arms: &[Arm<'_>]) -> Value {
 }
 
 #[cfg(test)]
+/// Shortens a name to its end, the most distinctive part.
+fn short(name: &str) -> String {
+    let count = name.chars().count();
+    if count <= WIDEST {
+        return name.to_owned();
+    }
+    let end: String = name.chars().skip(count - WIDEST + 1).collect();
+    format!("…{end}")
+}
+
 mod tests;

@@ -10,7 +10,8 @@ use penstock_config::{Config, Strategy};
 use penstock_scoring::ScorerSpec;
 
 use super::experiment::{Setting, Variant};
-use super::stationarity::is_stationary;
+use super::stationarity::Trend;
+use super::summary::Load;
 use super::workload::Workload;
 use super::world::WorldError;
 
@@ -22,8 +23,22 @@ const SCORERS: [(&str, f64); 3] =
 const PRECISION: f64 = 1.05;
 /// The maximum number of runs per search.
 const MAX_RUNS: usize = 40;
+/// The error of a capacity, as a fraction, because simulated engines are not the real ones.
+const MODEL_ERROR: f64 = 0.1;
+/// The largest error of a capacity that is of use.
+const MAX_ERROR: f64 = 0.25;
 
-/// Finds the capacity in requests per second; returns `None` if all requests arrive at once.
+/// A capacity.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Capacity {
+    /// The capacity in requests per second.
+    pub rate: f64,
+    /// The error of the capacity, as a fraction of it.
+    pub error: f64,
+}
+
+/// Finds the capacity; returns `None` if all requests arrive at once, and if the workload is too
+/// short to show it.
 ///
 /// # Errors
 /// [`WorldError`] when the fleet cannot be built.
@@ -31,7 +46,7 @@ pub fn capacity(
     setting: &Setting,
     fleet: &Variant,
     workload: &Workload,
-) -> Result<Option<f64>, WorldError> {
+) -> Result<Option<Capacity>, WorldError> {
     let rate = workload.rate();
     if rate <= 0.0 {
         return Ok(None);
@@ -45,30 +60,109 @@ pub fn capacity(
         engines: setting.engines.clone(),
         ..*setting
     };
-    let workload = patient(workload.clone());
-    let (mut kept, mut missed) = (0.0_f64, f64::INFINITY);
-    let mut speed = 1.0;
-    for _ in 0..MAX_RUNS {
-        let trial = workload.clone().at_speed(speed);
-        let run = setting.run_workload(&fleet, &trial)?;
-        if is_stationary(&run, &trial) == Some(true) {
-            kept = speed;
-        } else {
-            missed = speed;
+    let mut search = Search::new(&setting, &fleet, patient(workload.clone()));
+    search.run()?;
+    let capacity = search.found();
+    Ok(capacity.map(|found| Capacity { rate: rate * found.rate, ..found }))
+}
+
+/// A search for the highest speed of a workload at which the fleet keeps up.
+struct Search<'a> {
+    setting: &'a Setting,
+    fleet: &'a Variant,
+    workload: Workload,
+    /// The highest speed at which the fleet keeps up.
+    kept: f64,
+    /// The lowest speed at which it is not seen to keep up.
+    missed: f64,
+    /// The lowest speed at which it is seen not to keep up.
+    exceeded: f64,
+    /// The excess that the run at `missed` could hide, as a fraction.
+    resolution: f64,
+    runs: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(setting: &'a Setting, fleet: &'a Variant, workload: Workload) -> Self {
+        let infinity = f64::INFINITY;
+        Self {
+            setting,
+            fleet,
+            workload,
+            kept: 0.0,
+            missed: infinity,
+            exceeded: infinity,
+            resolution: 0.0,
+            runs: 0,
         }
-        if missed <= kept * PRECISION {
-            break;
-        }
-        speed = match () {
-            () if missed.is_infinite() => kept * 2.0,
-            // However far the workload exceeds capacity, the throughput of a full fleet is close
-            // enough to continue from.
-            () if kept == 0.0 => (missed / 2.0).min(run.completed_rate() / rate),
-            // The search ends by the ratio of the two, not by their difference.
-            () => libm::sqrt(kept * missed),
-        };
     }
-    Ok(Some(rate * if missed.is_infinite() { kept } else { libm::sqrt(kept * missed) }))
+
+    fn run(&mut self) -> Result<(), WorldError> {
+        let mut speed = 1.0;
+        while self.runs < MAX_RUNS {
+            let completed = self.try_speed(speed)?;
+            if self.missed <= self.kept * PRECISION {
+                break;
+            }
+            speed = match () {
+                () if self.missed.is_infinite() => self.kept * 2.0,
+                // However far the workload exceeds capacity, the throughput of a full fleet is
+                // close enough to continue from.
+                () if self.kept == 0.0 => (self.missed / 2.0).min(completed / self.workload.rate()),
+                // The search ends by the ratio of the two, not by their difference.
+                () => libm::sqrt(self.kept * self.missed),
+            };
+        }
+        self.look_beyond()
+    }
+
+    /// Looks for the lowest speed at which the queue is seen to grow, if short runs do not show
+    /// that at the speed where the search ended.
+    fn look_beyond(&mut self) -> Result<(), WorldError> {
+        let mut unclear = self.missed;
+        while self.runs < MAX_RUNS && unclear * PRECISION < self.exceeded {
+            // Beyond it, the error would be too large.
+            let most = self.kept * (1.0 + MAX_ERROR) * (1.0 + MAX_ERROR);
+            if unclear >= most {
+                break;
+            }
+            let speed = libm::sqrt(unclear * self.exceeded.min(most * PRECISION));
+            let before = self.exceeded;
+            self.try_speed(speed)?;
+            if self.exceeded >= before {
+                unclear = speed;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs the workload at a speed, and returns the completed requests per second.
+    fn try_speed(&mut self, speed: f64) -> Result<f64, WorldError> {
+        let trial = self.workload.clone().at_speed(speed);
+        let run = self.setting.run_workload(self.fleet, &trial)?;
+        let trend = Trend::of(&run, &trial);
+        self.runs += 1;
+        if trend.is_growing {
+            self.exceeded = self.exceeded.min(speed);
+        }
+        match trend.load {
+            // Chance: it was seen not to keep up at a lower speed.
+            Load::Sustained if speed > self.missed => {}
+            Load::Sustained => self.kept = speed,
+            Load::Saturated | Load::Unknown if speed <= self.missed => {
+                (self.missed, self.resolution) = (speed, trend.resolution);
+            }
+            Load::Saturated | Load::Unknown => {}
+        }
+        Ok(run.completed_rate())
+    }
+
+    /// Returns the result, in multiples of the workload's speed; `None` if its error is too large.
+    fn found(&self) -> Option<Capacity> {
+        let rate = libm::sqrt(self.kept * self.exceeded);
+        let error = (self.exceeded / rate - 1.0).max(self.resolution).max(MODEL_ERROR);
+        (rate.is_finite() && error <= MAX_ERROR).then_some(Capacity { rate, error })
+    }
 }
 
 /// Returns the configuration without limits and queues. Engines that load models on demand keep

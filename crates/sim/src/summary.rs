@@ -7,7 +7,7 @@ pub use priorities::PriorityFigures;
 use priorities::by_priority;
 pub use sheds::ShedFigures;
 
-use super::stationarity::is_stationary;
+use super::stationarity::Trend;
 use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
 use super::world::{BudgetResult, FailReason, RequestResult, RunResult, ShedReason, Status};
@@ -39,6 +39,8 @@ pub enum Load {
     Sustained,
     /// The number of requests in the fleet grew until the end.
     Saturated,
+    /// The run is too short to tell, or its requests have no rate.
+    Unknown,
 }
 
 /// The figures of a run. Times are in seconds.
@@ -197,10 +199,7 @@ impl Summary {
             priorities: by_priority(run, workload, objective),
             budgets: run.budgets.clone(),
             fairness: fairness(run, workload, objective),
-            load: match is_stationary(run, workload) {
-                Some(false) => Load::Saturated,
-                Some(true) | None => Load::Sustained,
-            },
+            load: Trend::of(run, workload).load,
             duration,
             steps: run.backends.iter().map(|one| one.counters.steps).sum(),
         }

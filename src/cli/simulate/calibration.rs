@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use super::parallel::run_all;
-use super::setup::{SimulationPlan, read_text};
+use super::setup::SimulationPlan;
 use super::table::seconds;
+use super::template::read_text;
 use crate::cli::output::Output;
 
 /// The maximum error up to which advice is given.

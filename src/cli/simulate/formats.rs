@@ -43,7 +43,12 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         })),
         "budgets": one.budgets.iter().map(budget_json).collect::<Vec<_>>(),
         "priorities": one.priorities.iter().map(priority_json).collect::<Vec<_>>(),
-        "saturated": one.load == Load::Saturated, "duration_seconds": one.duration,
+        "saturated": match one.load {
+            Load::Sustained => Some(false),
+            Load::Saturated => Some(true),
+            Load::Unknown => None,
+        },
+        "duration_seconds": one.duration,
         "steps": one.steps,
     })
 }

@@ -7,7 +7,8 @@ use penstock_sim::world::RunResult;
 
 use super::error::SimulateError;
 use super::setup::SimulationPlan;
-use super::table::{seconds, short};
+use super::short;
+use super::table::seconds;
 
 /// The loads to run, in relation to the capacity of the first configuration.
 const LOADS: [f64; 8] = [0.3, 0.45, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1];
@@ -48,16 +49,13 @@ struct Curve {
 }
 
 fn curves(plan: &SimulationPlan) -> Result<Vec<Curve>, SimulateError> {
-    let capacity = plan.capacity.ok_or_else(|| SimulateError::Flag {
-        flag: "--plot",
-        reason: "a closed loop has no rate to draw percentiles over".to_owned(),
-    })?;
+    let capacity = plan.known_capacity("--plot")?;
     let mut curves = Vec::new();
     for (variant, color) in plan.variants.iter().zip(COLORS.iter().cycle()) {
         let (mut middle, mut high) = (Vec::new(), Vec::new());
         for load in LOADS {
             let mut setting = plan.setting.clone();
-            let speed = load * capacity / plan.rate.max(f64::MIN_POSITIVE);
+            let speed = load * capacity.rate / plan.rate.max(f64::MIN_POSITIVE);
             // Eight runs per configuration: the shape of a curve needs no second seed.
             setting.workloads.truncate(1);
             setting.workloads =

@@ -1,36 +1,23 @@
 //! Builds the simulation from flags and files.
 
 use std::fmt::Write;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use flate2::read::GzDecoder;
 use penstock_config::{Config, Environment, Resolve};
-use penstock_sim::capacity::capacity;
+use penstock_sim::capacity::{Capacity, capacity};
 use penstock_sim::experiment::{Setting, Variant};
 use penstock_sim::summary::Objective;
-use penstock_sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
+use penstock_sim::workload::{Workload, presets};
 use penstock_sim::world::{Delays, Oracle};
-use xxhash_rust::xxh3::xxh3_64;
 
 use super::arguments::SimulateArgs;
 use super::engine_choice::{EngineChoice, Engines};
 use super::error::SimulateError;
+use super::template::{DrawnWorkloads, MAX_LENGTHENING, Template};
 
 /// The number of backends of a fleet without a configuration.
 // Fewer hide what a strategy does with load, and more cost time in every run.
 const USUAL_BACKENDS: usize = 4;
-/// The first bytes of a compressed file.
-const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The number of requests in the workload that determines a capacity, which is at most
-/// [`MAX_LENGTHENING`] times as long as the given one.
-// A queue that grows slowly shows only in a long run.
-const STEADY_REQUESTS: usize = 24_000;
-const MAX_LENGTHENING: u32 = 4;
-/// The maximum size of an input file in bytes, uncompressed.
-// A small file can unpack to more than any memory.
-const MAX_BYTES: u64 = 4 << 30;
-
 /// The inputs of a simulation.
 pub(super) struct SimulationPlan {
     pub(super) setting: Setting,
@@ -41,8 +28,8 @@ pub(super) struct SimulationPlan {
     pub(super) rate: f64,
     /// The workload that determines the capacity; `None` for a closed loop, which has no rate.
     steady: Option<Workload>,
-    /// The capacity of the fleet in requests per second, once it is known.
-    pub(super) capacity: Option<f64>,
+    /// The capacity of the fleet, once it is known.
+    pub(super) capacity: Option<Capacity>,
     pub(super) engine_names: Vec<String>,
     /// The choice of each engine, in the order of the backends.
     pub(super) choices: Vec<EngineChoice>,
@@ -127,94 +114,6 @@ fn replicate(config: &mut Config, count: usize) {
     config.backends = copies.collect();
 }
 
-/// A workload before seeds are drawn.
-enum Template {
-    Spec(Box<WorkloadSpec>),
-    Trace(String),
-}
-
-impl Template {
-    fn read(given: &str) -> Result<(Self, String), SimulateError> {
-        if let Some(preset) = presets().iter().find(|preset| preset.name == given) {
-            let path = PathBuf::from(given);
-            let spec = WorkloadSpec::parse(preset.yaml)
-                .map_err(|source| SimulateError::Workload { path, source })?;
-            return Ok((Self::Spec(Box::new(spec)), hash_of(preset.yaml)));
-        }
-        let path = PathBuf::from(given);
-        let text = read_text(&path)?;
-        let hash = hash_of(&text);
-        if TraceFormat::of(&text).is_some() {
-            return Ok((Self::Trace(text), hash));
-        }
-        // A trace in an unknown format, as which it is refused, and not as a faulty workload.
-        if text.trim_start().starts_with('{') || !text.contains("streams") {
-            let source = penstock_sim::workload::TraceError::Unknown;
-            return Err(SimulateError::Trace { path, source });
-        }
-        let spec = WorkloadSpec::parse(&text)
-            .map_err(|source| SimulateError::Workload { path, source })?;
-        Ok((Self::Spec(Box::new(spec)), hash))
-    }
-
-    /// Returns a longer workload that determines the capacity: shortly after a session has started,
-    /// nothing shows whether the fleet keeps up. `None` for a closed loop.
-    fn steady(
-        &self,
-        path: &str,
-        seed: u64,
-        requests: usize,
-    ) -> Result<Option<Workload>, SimulateError> {
-        match self {
-            // Its users wait for their responses: it has no rate that could be too high.
-            Self::Spec(spec) if spec.is_closed() => Ok(None),
-            Self::Spec(spec) => {
-                let factor = STEADY_REQUESTS / requests.max(1);
-                let factor = u32::try_from(factor).unwrap_or(1).clamp(1, MAX_LENGTHENING);
-                Ok(Some(generate(&spec.as_ref().clone().lengthened(factor), seed)))
-            }
-            Self::Trace(_) => self.draw(path, seed).map(Some),
-        }
-    }
-
-    /// Draws a workload for each seed.
-    fn draw_all(
-        &self,
-        path: &str,
-        args: &SimulateArgs,
-        model: Option<&str>,
-    ) -> Result<Vec<Workload>, SimulateError> {
-        let seeds = (0..args.seeds as u64).map(|number| args.seed.wrapping_add(number));
-        let workloads = seeds.map(|seed| {
-            let workload = as_asked(self.draw(path, seed)?, args, model, seed);
-            Ok(workload.at_speed(args.speed.unwrap_or(1.0)))
-        });
-        workloads.collect()
-    }
-
-    fn draw(&self, path: &str, seed: u64) -> Result<Workload, SimulateError> {
-        match self {
-            Self::Spec(spec) => Ok(generate(spec, seed)),
-            Self::Trace(text) => read_trace(text, seed)
-                .map_err(|source| SimulateError::Trace { path: path.into(), source }),
-        }
-    }
-}
-
-/// Reads a text file, compressed or not.
-pub(super) fn read_text(path: &Path) -> Result<String, SimulateError> {
-    let unreadable = |source| SimulateError::Unreadable { path: path.to_owned(), source };
-    let bytes = std::fs::read(path).map_err(unreadable)?;
-    if !bytes.starts_with(&GZIP) {
-        return String::from_utf8(bytes)
-            .map_err(|error| unreadable(std::io::Error::other(error.utf8_error())));
-    }
-    let mut text = String::new();
-    let decoder = GzDecoder::new(bytes.as_slice());
-    decoder.take(MAX_BYTES).read_to_string(&mut text).map_err(unreadable)?;
-    Ok(text)
-}
-
 impl SimulationPlan {
     pub(super) fn new(args: &SimulateArgs) -> Result<Self, SimulateError> {
         let known = || presets().iter().map(|one| one.name).collect::<Vec<_>>().join(", ");
@@ -242,8 +141,8 @@ impl SimulationPlan {
         let model = args.model.clone().or_else(|| first.and_then(first_model));
         let workloads = template.draw_all(given, args, model.as_deref())?;
         let requests = workloads.first().map_or(0, |workload| workload.requests.len());
-        let steady = template.steady(given, args.seed, requests)?;
-        let steady = steady.map(|one| as_asked(one, args, model.as_deref(), args.seed));
+        let drawn = DrawnWorkloads { requests, model: model.as_deref() };
+        let steady = template.steady(given, args, &drawn, MAX_LENGTHENING)?;
         let Engines { specs: engines, names: engine_names, choices } =
             Engines::of(args, &variants)?;
         let setting = Setting {
@@ -273,12 +172,20 @@ impl SimulationPlan {
             choices,
             notes,
         };
-        plan.settle(args)?;
+        plan.settle()?;
+        if args.load.is_some() || args.plot.is_some() {
+            plan.find_capacity()?;
+            if plan.capacity.is_none() && plan.steady.is_some() {
+                plan.steady = template.steady(given, args, &drawn, u32::MAX)?;
+                plan.find_capacity()?;
+            }
+        }
+        args.load.map_or(Ok(()), |load| plan.scale_to(load))?;
         Ok(plan)
     }
 
-    /// Declares models, and scales the arrivals to the given load.
-    fn settle(&mut self, args: &SimulateArgs) -> Result<(), SimulateError> {
+    /// Declares models.
+    fn settle(&mut self) -> Result<(), SimulateError> {
         let Some(workload) = self.setting.workloads.first() else {
             return Err(SimulateError::Flag { flag: "--seeds", reason: "at least 1".to_owned() });
         };
@@ -287,17 +194,33 @@ impl SimulationPlan {
             variant.check_models(workload)?;
         }
         self.rate = workload.rate();
-        if let Some(load) = args.load {
-            self.find_capacity()?;
-            let capacity = self.capacity.ok_or_else(|| SimulateError::Flag {
-                flag: "--load",
-                reason: "a closed loop has no rate; change its users".to_owned(),
-            })?;
-            let speed = load * capacity / self.rate.max(f64::MIN_POSITIVE);
-            let workloads = std::mem::take(&mut self.setting.workloads);
-            self.setting.workloads = workloads.into_iter().map(|one| one.at_speed(speed)).collect();
-            self.rate *= speed;
-        }
+        Ok(())
+    }
+
+    /// Returns the capacity.
+    ///
+    /// # Errors
+    /// If the workload has none, or does not show it.
+    pub(super) fn known_capacity(&self, flag: &'static str) -> Result<Capacity, SimulateError> {
+        self.capacity.ok_or_else(|| {
+            let reason = match &self.steady {
+                None => "a closed loop has no rate; change its users",
+                Some(steady) if steady.rate() <= 0.0 => {
+                    "the requests all arrive at once, which is no rate"
+                }
+                Some(_) => "the workload is too short to show the capacity of the fleet",
+            };
+            SimulateError::Flag { flag, reason: reason.to_owned() }
+        })
+    }
+
+    /// Scales the arrivals to a load.
+    fn scale_to(&mut self, load: f64) -> Result<(), SimulateError> {
+        let capacity = self.known_capacity("--load")?;
+        let speed = load * capacity.rate / self.rate.max(f64::MIN_POSITIVE);
+        let workloads = std::mem::take(&mut self.setting.workloads);
+        self.setting.workloads = workloads.into_iter().map(|one| one.at_speed(speed)).collect();
+        self.rate *= speed;
         Ok(())
     }
 
@@ -311,24 +234,25 @@ impl SimulationPlan {
         Ok(())
     }
 
-    /// Returns the rate in relation to the capacity, if that is known.
-    pub(super) fn load(&self) -> Option<f64> {
-        self.capacity.filter(|capacity| *capacity > 0.0).map(|capacity| self.rate / capacity)
+    /// Returns whether the requests have a rate that a fleet could keep up with or not.
+    pub(super) fn has_rate(&self) -> bool {
+        self.steady.is_some() && self.rate > 0.0
+    }
+
+    /// Returns the rate in relation to the capacity with the error of that, if it is known.
+    pub(super) fn load(&self) -> Option<PlannedLoad> {
+        let capacity = self.capacity.filter(|capacity| capacity.rate > 0.0)?;
+        let share = self.rate / capacity.rate;
+        Some(PlannedLoad { share, error: share * capacity.error })
     }
 }
 
-/// Applies the model, the arrivals and the part of the flags to a workload.
-fn as_asked(
-    mut workload: Workload,
-    args: &SimulateArgs,
-    model: Option<&str>,
-    seed: u64,
-) -> Workload {
-    name_models(&mut workload, model, args.model.is_some());
-    if let Some(arrivals) = args.arrivals {
-        workload = workload.with_arrivals(arrivals, seed);
-    }
-    workload.first_part(args.part)
+/// The rate of a plan in relation to the capacity.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct PlannedLoad {
+    pub(super) share: f64,
+    /// The error of `share`, of the same unit.
+    pub(super) error: f64,
 }
 
 fn check_flags(args: &SimulateArgs) -> Result<(), SimulateError> {
@@ -353,23 +277,6 @@ fn check_flags(args: &SimulateArgs) -> Result<(), SimulateError> {
 fn first_model(config: &Config) -> Option<String> {
     let declared = config.backends.iter().filter_map(|backend| backend.models.as_ref());
     declared.flatten().next().map(|model| model.id.clone())
-}
-
-/// Names a model in requests without one; `all` renames the others, too.
-fn name_models(workload: &mut Workload, model: Option<&str>, all: bool) {
-    let name = model.unwrap_or("model");
-    if all {
-        workload.models = vec![name.to_owned()];
-        workload.requests.iter_mut().for_each(|request| request.model = 0);
-    }
-    for unnamed in workload.models.iter_mut().filter(|model| model.is_empty()) {
-        name.clone_into(unnamed);
-    }
-}
-
-/// Returns a short name for a text; equal texts get equal names.
-pub(super) fn hash_of(text: &str) -> String {
-    format!("{:016x}", xxh3_64(text.as_bytes()))
 }
 
 /// Lists the presets with their descriptions.

@@ -4,18 +4,15 @@ use std::fmt::Write;
 
 use penstock_sim::compare::{Difference, compare};
 use penstock_sim::statistics::mean;
-use penstock_sim::summary::{Load, PredictionFigures, PriorityFigures, ShedFigures, Summary};
+use penstock_sim::summary::{PredictionFigures, PriorityFigures, ShedFigures, Summary};
 use penstock_sim::workload::Workload;
 use penstock_sim::world::BudgetResult;
 
-use super::Arm;
 use super::formats::{fail_name, shed_name};
-use super::setup::{SimulationPlan, hash_of};
-
-/// The assumed error of the capacity of a simulated fleet.
-const MODEL_ERROR: f64 = 0.1;
-/// The maximum width of a column's name.
-const WIDEST: usize = 22;
+use super::overload::{overload, warnings};
+use super::setup::{PlannedLoad, SimulationPlan};
+use super::template::hash_of;
+use super::{Arm, short};
 
 pub(super) fn render(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
     let mut text = overload(plan, arms);
@@ -89,7 +86,7 @@ const ROWS: &[Row] = &[
     ("engines busy", |arm, _| share(arm, |one| one.utilization)),
     ("     full: KV cache in use", |arm, _| share(arm, |one| one.kv_use)),
     ("load (rate / capacity)", |_, plan| {
-        plan.load().map_or_else(|| UNKNOWN.to_owned(), shown_load)
+        plan.load().map_or_else(|| UNKNOWN.to_owned(), PlannedLoad::shown)
     }),
     ("fairness of clients", |arm, _| number(arm, |one| one.fairness)),
     ("?predicted TTFT: error", |arm, _| predicted(arm, |one| one.mean_error)),
@@ -152,49 +149,12 @@ impl Prompts {
     }
 }
 
-/// Formats a load with the error of the model.
-fn shown_load(load: f64) -> String {
-    format!("{load:.2} ± {:.2}", load * MODEL_ERROR)
-}
-
-/// Returns the first line of a run beyond the capacity of the fleet, where latencies reflect the
-/// length of the run and little else.
-fn overload(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
-    let grew =
-        arms.iter().filter(|arm| arm.summaries.iter().any(|one| one.load == Load::Saturated));
-    let grew: Vec<String> = grew.map(|arm| short(&arm.variant.name)).collect();
-    let load = plan.load().filter(|load| *load > 1.0);
-    if load.is_none() && grew.is_empty() {
-        return String::new();
-    }
-    let mut text = "overload  ".to_owned();
-    if let (Some(load), Some(capacity)) = (load, plan.capacity) {
-        _ = write!(text, "load {}: the fleet keeps up with {capacity:.2}/s", shown_load(load));
-    }
-    if !grew.is_empty() {
-        let before = if load.is_some() { "; " } else { "" };
-        _ = write!(text, "{before}the queue grew to the end: {}", grew.join(", "));
-    }
-    text.push('\n');
-    text
-}
-
 /// Formats a figure of predictions as a share, if there were any.
 fn predicted(arm: &Arm<'_>, figure: fn(&PredictionFigures) -> f64) -> String {
     if arm.summaries.iter().all(|one| one.prediction.is_none()) {
         return UNKNOWN.to_owned();
     }
     share(arm, |one| one.prediction.as_ref().map_or(f64::NAN, figure))
-}
-
-/// Shortens a name to its end, the most distinctive part.
-pub(super) fn short(name: &str) -> String {
-    let count = name.chars().count();
-    if count <= WIDEST {
-        return name.to_owned();
-    }
-    let end: String = name.chars().skip(count - WIDEST + 1).collect();
-    format!("…{end}")
 }
 
 fn average(arm: &Arm<'_>, of: impl Fn(&Summary) -> f64) -> f64 {
@@ -360,35 +320,6 @@ fn differences(base: &Arm<'_>, arm: &Arm<'_>) -> String {
             false => format!("{:+.1} %", percent(interval.mean)),
         };
         _ = writeln!(text, "  {figure:<12} {shown:>20}  {}", verdict.text());
-    }
-    text
-}
-
-fn warnings(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
-    let mut text = String::new();
-    let load = plan.load().unwrap_or(0.0);
-    for arm in arms {
-        let saturated = arm.summaries.iter().filter(|one| one.load == Load::Saturated).count();
-        let name = &arm.variant.name;
-        if saturated > 0 {
-            _ = write!(
-                text,
-                "\n{name}: the queue grew to the end in {saturated} of {} runs; its latencies depend on how long they were\n",
-                arm.summaries.len()
-            );
-        } else if (load - load * MODEL_ERROR..=load + load * MODEL_ERROR).contains(&1.0) {
-            _ = write!(
-                text,
-                "\n{name}: the load is 1 within the error of the model: cannot tell whether the fleet keeps up\n"
-            );
-        }
-        let left: usize = arm.summaries.iter().map(|one| one.left).sum();
-        if left > 0 {
-            _ = write!(
-                text,
-                "\n{name}: {left} requests ended because their clients left: latencies are those of the others\n"
-            );
-        }
     }
     text
 }

@@ -49,7 +49,7 @@ fn capacity_is_the_rate_of_a_server_that_is_never_idle() {
     let workload = prompts(3000, 1.0, "");
     let setting = setting(workload.clone());
     let variant = variant("routing: { strategy: weighted }");
-    let found = capacity(&setting, &variant, &workload).unwrap().unwrap();
+    let found = capacity(&setting, &variant, &workload).unwrap().unwrap().rate;
     // Each step of 8,192 tokens takes two prompts.
     let run = setting.run_workload(&variant, &workload.clone().at_speed(1000.0)).unwrap();
     let full = run.completed_rate();
@@ -57,7 +57,7 @@ fn capacity_is_the_rate_of_a_server_that_is_never_idle() {
     // The search finds the same capacity from a rate that is far too high or far too low.
     for speed in [0.01, 300.0] {
         let other = capacity(&setting, &variant, &workload.clone().at_speed(speed));
-        let other = other.unwrap().unwrap();
+        let other = other.unwrap().unwrap().rate;
         assert!((0.9..1.1).contains(&(other / found)), "{speed}: {other} {found}");
     }
 }
@@ -81,7 +81,7 @@ fn run_beyond_the_capacity_is_saturated() {
     let workload = prompts(3000, 1.0, "");
     let setting = setting(workload.clone());
     let variant = variant("routing: { strategy: weighted }");
-    let found = capacity(&setting, &variant, &workload).unwrap().unwrap();
+    let found = capacity(&setting, &variant, &workload).unwrap().unwrap().rate;
     for (load, expected) in [(0.8, Load::Sustained), (1.15, Load::Saturated)] {
         let speed = load * found / workload.rate();
         let workloads = vec![workload.clone().at_speed(speed)];
@@ -96,4 +96,70 @@ fn requests_that_all_arrive_at_once_have_no_capacity() {
     let setting = setting(workload.clone());
     let variant = variant("routing: { strategy: weighted }");
     assert_eq!(capacity(&setting, &variant, &workload), Ok(None));
+}
+
+/// A workload of sessions with ten turns each, 15 s apart.
+fn sessions(requests: u32) -> Workload {
+    let yaml = format!(
+        "requests: {requests}\nstreams:\n  - model: m\n    arrivals: {{ rate: 0.5 }}\n    pause: 15s\n    turns: 10\n    input: 300\n    output: 100\n"
+    );
+    generate(&WorkloadSpec::parse(&yaml).unwrap(), 1)
+}
+
+#[test]
+fn short_run_of_sessions_has_no_capacity_or_that_of_a_long_one() {
+    let variant = variant("routing: { strategy: weighted }");
+    let of =
+        |workload: Workload| capacity(&setting(workload.clone()), &variant, &workload).unwrap();
+    let long = of(sessions(20_000)).unwrap();
+    assert_eq!(long.error, MODEL_ERROR, "{long:?}");
+    for requests in [50, 100, 300, 1000, 3000] {
+        // A session outlasts the arrivals of the shorter ones.
+        if let Some(found) = of(sessions(requests)) {
+            let least = long.rate * (1.0 - long.error);
+            let most = long.rate * (1.0 + long.error);
+            let is_within = found.rate * (1.0 + found.error) >= least
+                && found.rate * (1.0 - found.error) <= most;
+            assert!(is_within, "{requests}: {found:?}, and not {long:?}");
+        }
+    }
+    assert_eq!(of(sessions(50)), None);
+}
+
+#[test]
+fn short_run_far_beyond_the_capacity_is_saturated() {
+    let workload = prompts(600, 1.0, "");
+    let setting = setting(workload.clone());
+    let variant = variant("routing: { strategy: weighted }");
+    let found = capacity(&setting, &variant, &workload).unwrap().unwrap().rate;
+    for load in [1.3, 2.0, 5.0, 20.0] {
+        let speed = load * found / workload.rate();
+        let workloads = vec![workload.clone().at_speed(speed)];
+        let setting = Setting { workloads, ..setting.clone() };
+        assert_eq!(setting.run(&variant, 0).unwrap().1.load, Load::Saturated, "{load}");
+    }
+}
+
+#[test]
+fn fleet_that_fills_up_or_is_busy_has_no_growing_queue() {
+    let of = |requests: u32, seed: u64| {
+        let yaml = format!(
+            "requests: {requests}\nstreams:\n  - model: m\n    arrivals: {{ rate: 1 }}\n    input: 500\n    output: {{ distribution: lognormal, mean: 200, deviation: 200, max: 2000 }}\n"
+        );
+        generate(&WorkloadSpec::parse(&yaml).unwrap(), seed)
+    };
+    let variant = variant("routing: { strategy: weighted }");
+    let long = of(6000, 1);
+    let setting = setting(long.clone());
+    let found = capacity(&setting, &variant, &long).unwrap().unwrap().rate;
+    for (load, seed) in
+        [0.6, 0.85].into_iter().flat_map(|load| (1..=4).map(move |seed| (load, seed)))
+    {
+        let workload = of(600, seed);
+        let speed = load * found / workload.rate();
+        let workloads = vec![workload.at_speed(speed)];
+        let setting = Setting { workloads, ..setting.clone() };
+        let (_, summary) = setting.run(&variant, 0).unwrap();
+        assert_ne!(summary.load, Load::Saturated, "{load} {seed}: {:?}", summary.first_token);
+    }
 }
