@@ -128,10 +128,12 @@ pub enum WorldError {
     #[error("engine: {0}")]
     Engine(#[from] SpecError),
     /// A fault names a backend that does not exist.
-    #[error("a fault names the backend '{name}', which does not exist")]
+    #[error("a fault names the backend '{name}', which does not exist (backends: {known})")]
     UnknownBackend {
         /// The name of the backend.
         name: String,
+        /// The names of the backends.
+        known: String,
     },
     /// An invariant does not hold: the simulator has a bug.
     #[error("a bug of the simulator: {what}")]

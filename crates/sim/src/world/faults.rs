@@ -86,7 +86,15 @@ impl Fault {
     /// [`WorldError::UnknownBackend`] if the backend does not exist.
     pub fn check(&self, config: &Config) -> Result<(), WorldError> {
         let known = self.index(config).map(|_| ());
-        known.ok_or_else(|| WorldError::UnknownBackend { name: self.backend.clone() })
+        known.ok_or_else(|| WorldError::UnknownBackend {
+            name: self.backend.clone(),
+            known: config
+                .backends
+                .iter()
+                .map(|backend| backend.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
+        })
     }
 
     pub(super) fn micros(&self) -> u64 {
