@@ -76,8 +76,9 @@ pub struct Summary {
     pub tokens_per_second: f64,
     /// The share of prompt tokens that the engines had cached.
     pub hit_rate: f64,
-    /// The share of prompt tokens that the balancer believed to be cached.
-    pub believed_rate: f64,
+    /// The share of prompt tokens that the balancer believed to be cached; `None` if its decisions
+    /// do not consider caches.
+    pub believed_rate: Option<f64>,
     /// The coefficient of variation of tokens per backend.
     pub imbalance: f64,
     /// The highest number of requests per backend, divided by the mean.
@@ -187,7 +188,7 @@ impl Summary {
             good_tokens: tokens(good.iter().copied()) / duration,
             tokens_per_second: tokens(done.iter().map(|(one, _)| *one)) / duration,
             hit_rate: prompts.cached / prompts.all.max(1.0),
-            believed_rate: prompts.believed / prompts.all.max(1.0),
+            believed_rate: run.believes_caches.then(|| prompts.believed / prompts.all.max(1.0)),
             imbalance,
             concentration,
             preemptions: run.backends.iter().map(|one| one.counters.preemptions).sum(),

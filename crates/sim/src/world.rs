@@ -304,6 +304,7 @@ impl<'a> World<'a> {
     }
 
     fn into_result(self) -> RunResult {
+        let believes_caches = self.balancers.iter().any(Balancer::reads_prompts);
         let backends = self.spec.config.backends.iter().zip(self.engines.counters());
         let backends = backends.map(|(config, (counters, blocks))| BackendResult {
             name: config.name.clone(),
@@ -315,6 +316,7 @@ impl<'a> World<'a> {
             backends: backends.collect(),
             budgets: self.budgets.map(|budgets| budgets.into_results()).unwrap_or_default(),
             requests: self.results,
+            believes_caches,
             picks: self.picks,
         }
     }

@@ -81,7 +81,12 @@ const ROWS: &[Row] = &[
     ("goodput", |arm, _| share(arm, |one| one.goodput)),
     ("output tokens/s", |arm, _| number(arm, |one| one.tokens_per_second)),
     ("cache hits", |arm, _| share(arm, |one| one.hit_rate)),
-    ("cache hits believed", |arm, _| share(arm, |one| one.believed_rate)),
+    ("cache hits believed", |arm, _| {
+        match arm.summaries.iter().all(|one| one.believed_rate.is_none()) {
+            true => UNKNOWN.to_owned(),
+            false => share(arm, |one| one.believed_rate.unwrap_or_default()),
+        }
+    }),
     ("imbalance (CV of tokens)", |arm, _| number(arm, |one| one.imbalance)),
     ("engines busy", |arm, _| share(arm, |one| one.utilization)),
     ("     full: KV cache in use", |arm, _| share(arm, |one| one.kv_use)),

@@ -87,6 +87,11 @@ pub(super) struct Decided {
 }
 
 impl Balancer {
+    /// Returns whether decisions consider which prompts the backends have cached.
+    pub(super) fn reads_prompts(&self) -> bool {
+        self.max_blocks.is_some()
+    }
+
     pub(super) fn new(spec: &WorldSpec, workload: &Workload, number: u32) -> Self {
         let generation = Generation::new(spec.config.clone());
         dump::assume_healthy(&generation.fleet);

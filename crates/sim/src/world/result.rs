@@ -160,6 +160,8 @@ pub struct RunResult {
     pub budgets: Vec<BudgetResult>,
     /// The requests, in the order of the workload.
     pub requests: Vec<RequestResult>,
+    /// True if decisions considered which prompts the backends have cached.
+    pub believes_caches: bool,
     /// The backend, as an index, that each scorer alone would have chosen for the examined request.
     pub picks: Vec<(String, usize)>,
 }
