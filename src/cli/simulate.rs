@@ -1,21 +1,22 @@
 //! `penstock simulate`: the effect of a configuration on a workload, computed by the router of the
 //! proxy over simulated engines.
 
+mod advice;
 mod arguments;
 mod assertion;
 mod calibration;
 mod engine_choice;
 mod error;
 mod formats;
-mod parallel;
 mod overload;
+mod parallel;
 mod plot;
 mod regrets;
 mod setup;
 mod sweep;
 mod table;
-mod tune;
 mod template;
+mod tune;
 
 use serde_json::{Value, json};
 
@@ -30,10 +31,10 @@ use penstock_sim::experiment::Variant;
 use penstock_sim::summary::Summary;
 use setup::SimulationPlan;
 
-/// The results of one configuration.
 /// The maximum width of a column's name.
 const WIDEST: usize = 22;
 
+/// The results of one configuration.
 struct Arm<'a> {
     variant: &'a Variant,
     summaries: Vec<Summary>,
@@ -58,7 +59,7 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
         let text =
             if is_json { format!("{}\n", calibration.to_json()) } else { calibration.to_text() };
         output.text(text)?;
-        calibration.check()?;
+        calibration.check(&args.objective)?;
     }
     let has_one = args.configs.len() <= 1;
     if !args.sweep.is_empty() || (calibration.is_some() && has_one) {
@@ -138,7 +139,6 @@ fn to_json(plan: &SimulationPlan, arms: &[Arm<'_>]) -> Value {
     })
 }
 
-#[cfg(test)]
 /// Shortens a name to its end, the most distinctive part.
 fn short(name: &str) -> String {
     let count = name.chars().count();
@@ -149,4 +149,5 @@ fn short(name: &str) -> String {
     format!("…{end}")
 }
 
+#[cfg(test)]
 mod tests;

@@ -87,24 +87,112 @@ pub fn difference(
     base: &[Summary],
     other: &[Summary],
 ) -> Difference {
-    let values = |arm: &[Summary]| -> Vec<f64> {
-        arm.iter().map(|one| one.figure(figure).unwrap_or_default()).collect()
-    };
-    let (first, second) = (values(base), values(other));
+    let (first, second) = (values(figure, base), values(figure, other));
     // Paired by seed: both arms get the same workload, which cancels out most of the noise.
     let differences: Vec<f64> = first.iter().zip(&second).map(|(a, b)| b - a).collect();
-    let interval = Interval::of(&differences);
+    judged(figure, aim, base, other, Interval::of(&differences))
+}
+
+/// The runs of an arm, and their figures without each [block of requests].
+///
+/// [block of requests]: super::experiment::Setting::run_in_blocks
+#[derive(Debug, Clone, Copy)]
+pub struct BlockedArm<'a> {
+    pub runs: &'a [Summary],
+    /// The figures without each block, by run.
+    pub without: &'a [Vec<Summary>],
+}
+
+/// Compares two arms whose seeds all have the same requests. Their seeds differ by less than two
+/// days do: the interval is that of the blocks.
+pub fn difference_by_blocks(
+    figure: &'static str,
+    aim: Aim,
+    base: BlockedArm<'_>,
+    other: BlockedArm<'_>,
+) -> Difference {
+    let whole = |arm: BlockedArm<'_>| mean(&values(figure, arm.runs));
+    let blocks = base.without.iter().chain(other.without).map(Vec::len).min().unwrap_or(0);
+    let without = |arm: BlockedArm<'_>, block: usize| {
+        let runs = arm.without.iter().filter_map(|run| run.get(block)?.figure(figure));
+        mean(&runs.collect::<Vec<f64>>())
+    };
+    let differences: Vec<f64> =
+        (0..blocks).map(|block| without(other, block) - without(base, block)).collect();
+    let interval = Interval::jackknife(whole(other) - whole(base), &differences);
+    judged(figure, aim, base.runs, other.runs, interval)
+}
+
+fn values(figure: &str, arm: &[Summary]) -> Vec<f64> {
+    arm.iter().map(|one| one.figure(figure).unwrap_or_default()).collect()
+}
+
+/// Returns the difference of two arms, the base first, with the verdict on its interval.
+fn judged(
+    figure: &'static str,
+    aim: Aim,
+    base: &[Summary],
+    other: &[Summary],
+    interval: Interval,
+) -> Difference {
     let saturated = |arm: &[Summary]| arm.iter().filter(|one| one.load == Load::Saturated).count();
     // Goodput includes the cost of saturation; latencies of a growing queue depend on the length of
     // the run.
     let is_uneven = (saturated(base) == 0) != (saturated(other) == 0) && aim == Aim::Less;
     let verdict = match () {
-        () if differences.len() < 2 => Verdict::CannotTell(Doubt::OneSeed),
+        () if interval.margin.is_infinite() => Verdict::CannotTell(Doubt::OneSeed),
         // Before the direction is looked at: most differences of a few seeds are chance.
         () if !interval.excludes_zero() => Verdict::CannotTell(Doubt::Chance),
         () if is_uneven => Verdict::CannotTell(Doubt::Saturation),
         () if (interval.mean < 0.0) == (aim == Aim::Less) => Verdict::Better,
         () => Verdict::Worse,
     };
-    Difference { figure, base: mean(&first), other: mean(&second), interval, verdict }
+    let (base, other) = (mean(&values(figure, base)), mean(&values(figure, other)));
+    Difference { figure, base, other, interval, verdict }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The figures of a run whose requests all took this long to the first token.
+    fn run(ttft: f64) -> Summary {
+        let mut summary = Summary::new(
+            &crate::world::RunResult {
+                start: 0,
+                backends: Vec::new(),
+                budgets: Vec::new(),
+                requests: Vec::new(),
+                believes_caches: false,
+                picks: Vec::new(),
+            },
+            &crate::workload::Workload::default(),
+            &crate::summary::Objective { first_token: 1.0, per_token: 1.0 },
+        );
+        summary.first_token.mean = ttft;
+        summary
+    }
+
+    #[test]
+    fn gain_of_one_block_is_chance_and_that_of_all_is_none() {
+        let of = |whole: f64, without: Vec<f64>| {
+            let (base, base_without) = ([run(1.0)], [vec![run(1.0); 10]]);
+            let (other, other_without) = ([run(whole)], [without.into_iter().map(run).collect()]);
+            difference_by_blocks(
+                "ttft_mean",
+                Aim::Less,
+                BlockedArm { runs: &base, without: &base_without },
+                BlockedArm { runs: &other, without: &other_without },
+            )
+        };
+        // Without its block the gain of 1 s in ten is gone.
+        let mut one = vec![8.0 / 9.0; 9];
+        one.push(1.0);
+        let found = of(0.9, one);
+        assert_eq!(found.verdict, Verdict::CannotTell(Doubt::Chance), "{found:?}");
+        assert!(found.interval.margin > 0.1, "{found:?}");
+        let all = of(0.9, vec![0.9; 10]);
+        assert_eq!(all.verdict, Verdict::Better, "{all:?}");
+        assert_eq!(of(0.9, Vec::new()).verdict, Verdict::CannotTell(Doubt::OneSeed));
+    }
 }

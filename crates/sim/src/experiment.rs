@@ -11,7 +11,13 @@ use super::engine::EngineSpec;
 use super::random::{Purpose, Stream};
 use super::summary::{Objective, Summary};
 use super::workload::{Workload, rounded_u32};
-use super::world::{Delays, Examined, Fault, Oracle, RunResult, WorldError, WorldSpec, simulate};
+use super::world::{
+    Delays, Examined, Fault, Oracle, RunResult, Status, WorldError, WorldSpec, simulate,
+};
+
+/// The number of blocks of a run.
+// Fewer give wide intervals; more are shorter than a burst, and not independent.
+const BLOCKS: usize = 10;
 
 /// A configuration with a name.
 #[derive(Debug, Clone)]
@@ -57,6 +63,41 @@ impl Setting {
         let result = simulate(&self.world(variant, seed, None), workload)?;
         let summary = Summary::new(&result, workload, &self.objective);
         Ok((result, summary))
+    }
+
+    /// Returns whether the workloads of all seeds are the same requests at the same times, as those
+    /// of an access log are.
+    pub fn has_same_requests(&self) -> bool {
+        self.workloads.iter().zip(self.workloads.iter().skip(1)).all(|(one, next)| one == next)
+    }
+
+    /// Runs a variant as [`Self::run`] does. Returns its figures, and those without each of a few
+    /// blocks of requests that arrived one after the other.
+    ///
+    /// # Errors
+    /// [`WorldError`] when the fleet cannot be built.
+    pub fn run_in_blocks(
+        &self,
+        variant: &Variant,
+        seed: usize,
+    ) -> Result<(Summary, Vec<Summary>), WorldError> {
+        let (run, summary) = self.run(variant, seed)?;
+        let empty = Workload::default();
+        let workload = self.workloads.get(seed).unwrap_or(&empty);
+        let mut order: Vec<usize> = (0..run.requests.len()).collect();
+        order.sort_by_key(|id| run.requests.get(*id).map_or(0, |request| request.arrived));
+        let length = order.len().div_ceil(BLOCKS).max(1);
+        let without = order.chunks(length).map(|block| {
+            let mut rest = run.clone();
+            for id in block {
+                if let Some(request) = rest.requests.get_mut(*id) {
+                    // Left out of every figure.
+                    request.status = Status::Abandoned;
+                }
+            }
+            Summary::new(&rest, workload, &self.objective)
+        });
+        Ok((summary, without.collect()))
     }
 
     /// Runs a variant with another workload and the first seed.

@@ -73,6 +73,19 @@ impl Interval {
         Self { mean: middle, margin: error * student(freedom) }
     }
 
+    /// Computes the interval of a figure of all values by a jackknife: from the figures `without`
+    /// each block of them. It is unbounded without at least two blocks.
+    pub fn jackknife(whole: f64, without: &[f64]) -> Self {
+        let freedom = without.len().saturating_sub(1);
+        if freedom == 0 {
+            return Self { mean: whole, margin: f64::INFINITY };
+        }
+        let middle = mean(without);
+        let squares: f64 = without.iter().map(|value| (value - middle) * (value - middle)).sum();
+        let error = libm::sqrt(squares * freedom as f64 / without.len() as f64);
+        Self { mean: whole, margin: error * student(freedom) }
+    }
+
     /// Returns whether the interval excludes zero.
     pub fn excludes_zero(&self) -> bool {
         self.mean.abs() > self.margin
@@ -109,6 +122,18 @@ mod tests {
         assert!((jain(&[9.0, 0.0, 0.0]) - 1.0 / 3.0).abs() < 1e-12);
         assert!(variation(&[5.0, 5.0]).abs() < 1e-12);
         assert!((variation(&[0.0, 10.0]) - 1.0).abs() < 1e-12);
+    }
+
+    #[test]
+    fn jackknife_of_a_mean_is_the_interval_of_the_mean() {
+        let values = [4.0, 5.0, 6.0, 5.0, 5.5];
+        let without: Vec<f64> =
+            values.iter().map(|value| (values.iter().sum::<f64>() - value) / 4.0).collect();
+        let (found, plain) = (Interval::jackknife(mean(&values), &without), Interval::of(&values));
+        assert!((found.mean - plain.mean).abs() < 1e-12);
+        assert!((found.margin - plain.margin).abs() < 1e-12, "{found:?} {plain:?}");
+        assert!(Interval::jackknife(1.0, &[1.0]).margin.is_infinite());
+        assert!(!Interval::jackknife(0.0, &[0.0; 10]).excludes_zero());
     }
 
     #[test]

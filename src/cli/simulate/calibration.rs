@@ -28,8 +28,8 @@ struct Figure {
     name: &'static str,
     logged: f64,
     simulated: f64,
-    /// True if advice depends on it.
-    counts: bool,
+    /// The objective of a sweep whose advice depends on it; `None` if all advice does.
+    objective: Option<&'static str>,
 }
 
 impl Figure {
@@ -41,7 +41,15 @@ impl Figure {
 /// The agreement of a simulation with a log.
 pub(super) struct Calibration {
     learned: Vec<LearnedEngine>,
+    borrowed: Vec<BorrowedEngine>,
     figures: Vec<Figure>,
+}
+
+/// A backend with too few streams, which gets the engine of another one.
+struct BorrowedEngine {
+    backend: String,
+    streams: usize,
+    from: String,
 }
 
 /// An engine learned from the streams of a backend.
@@ -73,14 +81,16 @@ fn learn_engines(
     plan: &mut SimulationPlan,
     mut logged: BTreeMap<String, Vec<Timing>>,
     output: &mut Output,
-) -> Result<Vec<LearnedEngine>, SimulateError> {
+) -> Result<(Vec<LearnedEngine>, Vec<BorrowedEngine>), SimulateError> {
     let first = plan.variants.first().ok_or(SimulateError::NoVariant)?;
     let names: Vec<String> =
         first.config.backends.iter().map(|backend| backend.name.clone()).collect();
     let open: Vec<usize> = (0..names.len())
         .filter(|index| plan.choices.get(*index).is_some_and(|choice| !choice.is_given))
         .collect();
-    let Some(first_open) = open.first().copied() else { return Ok(Vec::new()) };
+    let Some(first_open) = open.first().copied() else { return Ok(Default::default()) };
+    let counts: BTreeMap<String, usize> =
+        logged.iter().map(|(name, timings)| (name.clone(), timings.len())).collect();
     // If the log knows none of the names, one engine is used for all.
     let most = logged.iter().max_by_key(|(_, timings)| timings.len());
     let most = most.map(|(name, _)| name.clone()).unwrap_or_default();
@@ -102,14 +112,20 @@ fn learn_engines(
         let Fit { step_time, front_end, .. } = fit(run, spec, &choice.least)?;
         Ok(LearnedEngine { backend: name.clone(), streams: run.len(), step_time, front_end })
     })?;
+    let mut borrowed = Vec::new();
     for index in open {
-        let own = learned.iter().find(|one| names.get(index) == Some(&one.backend));
+        let Some(name) = names.get(index) else { continue };
+        let own = learned.iter().find(|one| *name == one.backend);
         // The last of the jobs was that of the busiest backend.
-        if let Some(engine) = own.or_else(|| learned.last()) {
-            engine.apply_to(plan, index);
+        let Some(engine) = own.or_else(|| learned.last()) else { continue };
+        engine.apply_to(plan, index);
+        if own.is_none() {
+            let (backend, from) = (name.clone(), engine.backend.clone());
+            let streams = counts.get(name).copied().unwrap_or(0);
+            borrowed.push(BorrowedEngine { backend, streams, from });
         }
     }
-    Ok(learned)
+    Ok((learned, borrowed))
 }
 
 /// Learns the engines of the plan from the log, and compares simulation and log.
@@ -121,7 +137,7 @@ pub(super) fn calibrate(
 ) -> Result<Calibration, SimulateError> {
     let logged = read_timings(&read_text(path)?);
     let all: Vec<Timing> = logged.values().flatten().cloned().collect();
-    let learned = learn_engines(args, path, plan, logged, output)?;
+    let (learned, borrowed) = learn_engines(args, path, plan, logged, output)?;
     let variant = plan.variants.first().ok_or(SimulateError::NoVariant)?;
     let summary = plan.setting.run(variant, 0)?.1;
     let of = |figure: fn(&Timing) -> f64| Percentiles::of(all.iter().map(figure).collect());
@@ -130,34 +146,38 @@ pub(super) fn calibrate(
     let per_token = of(|one| {
         (one.last_token - one.first_token) / f64::from(one.output_tokens.saturating_sub(1).max(1))
     });
-    let figure = |name, logged, simulated, counts| Figure { name, logged, simulated, counts };
+    let figure = |name, logged, simulated| Figure { name, logged, simulated, objective: None };
+    // The tail of one day is chance: it is shown, and stops only advice about it.
+    let tail = |name, logged, simulated, objective| Figure {
+        objective: Some(objective),
+        ..figure(name, logged, simulated)
+    };
     Ok(Calibration {
         learned,
+        borrowed,
         figures: vec![
-            figure("TTFT mean", first.mean, summary.first_token.mean, true),
-            // The tail of one day is chance: it is shown, and stops no advice.
-            figure("TTFT p99", first.p99, summary.first_token.p99, false),
-            figure("TPOT mean", per_token.mean, summary.per_token.mean, true),
-            figure("E2E mean", total.mean, summary.total.mean, true),
-            figure("E2E p99", total.p99, summary.total.p99, false),
+            figure("TTFT mean", first.mean, summary.first_token.mean),
+            tail("TTFT p99", first.p99, summary.first_token.p99, "ttft_p99"),
+            figure("TPOT mean", per_token.mean, summary.per_token.mean),
+            tail("TPOT p99", per_token.p99, summary.per_token.p99, "tpot_p99"),
+            figure("E2E mean", total.mean, summary.total.mean),
+            tail("E2E p99", total.p99, summary.total.p99, "e2e_p99"),
         ],
     })
 }
 
 impl Calibration {
-    /// Returns the largest error of a mean.
-    fn error(&self) -> f64 {
-        let counted = self.figures.iter().filter(|figure| figure.counts);
-        counted.map(|figure| figure.error().abs()).fold(0.0, f64::max)
-    }
-
-    /// Checks that advice may be given.
-    pub(super) fn check(&self) -> Result<(), SimulateError> {
-        let error = self.error();
-        if error > MAX_ERROR {
-            return Err(SimulateError::Uncalibrated { error: error * 100.0 });
+    /// Checks that advice may be given about a figure.
+    pub(super) fn check(&self, objective: &str) -> Result<(), SimulateError> {
+        let counted =
+            self.figures.iter().filter(|one| one.objective.is_none_or(|one| one == objective));
+        let worst = counted.max_by(|a, b| a.error().abs().total_cmp(&b.error().abs()));
+        match worst.map(|figure| (figure.name, figure.error().abs())) {
+            Some((figure, error)) if error > MAX_ERROR => {
+                Err(SimulateError::Uncalibrated { figure, error: error * 100.0 })
+            }
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     pub(super) fn to_text(&self) -> String {
@@ -174,6 +194,12 @@ impl Calibration {
                 per_decode as f64 / 1e6,
                 per_context as f64 / 1e3,
                 *front_end as f64 / 1e9,
+            );
+        }
+        for BorrowedEngine { backend, streams, from } in &self.borrowed {
+            _ = writeln!(
+                text,
+                "{backend} has too few streams to learn from ({streams}), and gets the engine of {from}"
             );
         }
         _ = writeln!(text, "\n{:<12} {:>10} {:>10} {:>9}", "", "logged", "simulated", "error");
@@ -200,6 +226,11 @@ impl Calibration {
             .iter()
             .map(|one| json!({"backend": one.backend, "streams": one.streams}))
             .collect();
-        json!({"calibration": {"engines": engines, "figures": figures}})
+        let borrowed: Vec<Value> = self
+            .borrowed
+            .iter()
+            .map(|one| json!({"backend": one.backend, "streams": one.streams, "from": one.from}))
+            .collect();
+        json!({"calibration": {"engines": engines, "borrowed": borrowed, "figures": figures}})
     }
 }

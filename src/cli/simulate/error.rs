@@ -48,9 +48,9 @@ pub(super) enum SimulateError {
     #[error("{}: no backend has enough streams to learn from: {source}", path.display())]
     TooFew { path: PathBuf, source: RunError },
     #[error(
-        "the simulation is {error:.0} % off from what the log has, and 25 % is the most: no advice"
+        "the simulation's {figure} is {error:.0} % off from that of the log, and 25 % is the most: no advice"
     )]
-    Uncalibrated { error: f64 },
+    Uncalibrated { figure: &'static str, error: f64 },
     #[error("a thread of the simulation ended early")]
     Thread,
     #[error("{0} of the assertions failed")]
