@@ -10,10 +10,12 @@ pub(super) fn prediction_row(report: &PredictorReport) -> Value {
     let coefficients = &report.coefficients;
     let Coefficients { base_us, token_us, decode_us, context_us, batch_ratios, .. } = *coefficients;
     let step_us = coefficients.step_us(report.stream_count, report.context_tokens);
+    // Before the first token these two are priors, and would be read as results.
+    let seen = |value: f64| (report.first_token_count > 0.0).then(|| rounded(value));
     json!({
         "trusted": report.is_trusted,
-        "error": rounded(report.error),
-        "coverage": rounded(report.coverage),
+        "error": seen(report.error),
+        "coverage": seen(report.coverage),
         // Factors, for people: both are learned as logarithms.
         "bias": rounded(report.bias.exp()),
         "idle_bias": rounded(report.idle_bias.exp()),
@@ -34,4 +36,22 @@ pub(super) fn prediction_row(report: &PredictorReport) -> Value {
         "context_token_us": rounded(context_us),
         "batch_ratios": batch_ratios.all().map(rounded),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use penstock_predict::{EngineLimits, Predictor};
+
+    use super::*;
+
+    #[test]
+    fn predictions_that_no_first_token_has_met_have_no_error() {
+        let predictor = Predictor::new(&Coefficients::default(), EngineLimits::default());
+        let row = prediction_row(&predictor.report(1e6));
+        assert_eq!((&row["error"], &row["coverage"]), (&Value::Null, &Value::Null), "{row}");
+        assert_eq!((&row["trusted"], &row["first_tokens"]), (&json!(false), &json!(0.0)), "{row}");
+        let report = PredictorReport { first_token_count: 1.0, ..predictor.report(1e6) };
+        let row = prediction_row(&report);
+        assert!(row["error"].is_number() && row["coverage"].is_number(), "{row}");
+    }
 }
