@@ -228,6 +228,9 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
         Ok(named) => named,
         Err(error) => return send_error(flow, error).await,
     };
+    // Before anything is refused, so that the log of a refusal names the model.
+    flow.ctx.record.request.requested_model = Some(Arc::clone(&named.model));
+    flow.ctx.record.request.is_streaming = named.profile.streaming;
     let plan = plan_of(flow.ctx, &named.model);
     if flow.ctx.has_rate_limits() {
         let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());

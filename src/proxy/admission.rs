@@ -55,7 +55,6 @@ fn examine(
     let headers = &flow.client.head().headers;
     let fleet = flow.ctx.generation.fleet.topology();
     let router = &flow.ctx.generation.router;
-    // Recorded before anything is refused, so that the log of a refusal names the model.
     flow.ctx.record.request.requested_model = Some(Arc::clone(&model));
     flow.ctx.record.request.prompt_tokens = Some(profile.prompt_tokens);
     let session = session_of(flow.ctx, headers, profile.session.of(&body.bytes));
