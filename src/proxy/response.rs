@@ -208,8 +208,9 @@ pub(super) fn record_head(
         }
     }
     ctx.record.response.status = head.status;
-    // All tokens of a whole response come with its head.
-    ctx.record.response.first_token = head.stream.is_none().then_some(now);
+    // All tokens of a whole response come with its head; an error has none.
+    let has_tokens = head.stream.is_none() && head.status < 400;
+    ctx.record.response.first_token = has_tokens.then_some(now);
     ctx.record_backend(attempt.serving, attempt.backend);
     if let Some(decision) = &request.decision {
         ctx.record.routing.is_fallback = decision.is_fallback;
