@@ -87,6 +87,10 @@ pub(crate) async fn make_attempt(
     }
     // Does nothing for a response that was relayed: it was recorded with its last part.
     record_outcome(&attempt, &mut permit, &result, flow.ctx, flow.proxy);
+    let routing = &mut flow.ctx.record.routing;
+    if routing.backend.is_none() {
+        routing.attempted = Some(attempt.serving.state.name.clone());
+    }
     end
 }
 

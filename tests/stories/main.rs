@@ -18,6 +18,7 @@
 mod support;
 
 mod access_log;
+mod access_log_failures;
 mod admin_api;
 mod admin_limits;
 mod agent_requests;

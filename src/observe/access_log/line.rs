@@ -38,7 +38,7 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bo
     line.text("operation", outcome.operation.map(Operation::name), SHORT);
     line.text("model_requested", record.request.requested_model.as_deref(), MIDDLE);
     line.text("model", outcome.model(), MIDDLE);
-    line.text("backend", outcome.backend().map(|(_, name)| name), MIDDLE);
+    line.text("backend", outcome.last_backend(), MIDDLE);
     line.number("status", Some(record.response.status.into()).filter(|status| *status > 0));
     line.text("error", record.response.code.map(|code| code.row().name), SHORT);
     line.text("outcome", Some(outcome.outcome.name()), SHORT);

@@ -46,7 +46,7 @@ pub(super) fn of_request(
     span.text("penstock.request_id", Some(about.request_id));
     span.text("penstock.key", about.key);
     span.text("penstock.operation", outcome.operation.map(Operation::name));
-    span.text("penstock.backend", outcome.backend().map(|(_, name)| name));
+    span.text("penstock.backend", outcome.last_backend());
     span.text("penstock.outcome", Some(outcome.outcome.name()));
     span.text(
         "penstock.ensemble",

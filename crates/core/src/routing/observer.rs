@@ -113,6 +113,13 @@ impl RequestOutcome<'_> {
     pub fn backend(&self) -> Option<(BackendId, &str)> {
         self.record.routing.backend.as_ref().map(|(id, name)| (*id, &**name))
     }
+
+    /// The name of the backend that responded, or else of the one that the request was last sent
+    /// to, for logs and traces.
+    pub fn last_backend(&self) -> Option<&str> {
+        let responded = self.backend().map(|(_, name)| name);
+        responded.or(self.record.routing.attempted.as_deref())
+    }
 }
 
 /// The client and the two heads, for logs and traces. Most of it is the client's own words.

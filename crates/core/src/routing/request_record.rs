@@ -68,6 +68,8 @@ pub struct RoutingFacts {
     pub model: Option<Box<str>>,
     /// The backend that responded.
     pub backend: Option<(BackendId, Box<str>)>,
+    /// The name of the backend of the last attempt, if the client got no response of a backend.
+    pub attempted: Option<Box<str>>,
     /// The name of the engine that responded, in metrics and traces.
     pub provider: Option<&'static str>,
     /// The name of the policy that applies.
