@@ -298,6 +298,7 @@ impl Parts {
             stop: self.stop,
             inherited: Mutex::new(options.inherited),
             control_loop: Mutex::new(Some(control_loop)),
+            strategies: Mutex::default(),
         };
         // Each service has a separate runtime, so a stuck data plane does not stop the supervisor.
         server.add_service(background_service("penstock supervisor", supervisor));

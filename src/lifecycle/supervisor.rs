@@ -24,6 +24,7 @@ use super::control::ControlLoop;
 use super::file_limit::affordable_clients;
 use super::listener_service::Sockets;
 use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
+use super::strategy_log::StrategyLog;
 use super::upgrade::InheritedSockets;
 use crate::downstream::http1::IDLE_GRACE;
 use crate::lifecycle::systemd::{Notifier, State};
@@ -34,8 +35,6 @@ const TICK: Duration = Duration::from_secs(1);
 /// The interval of sending an unchanged status: systemd ignores the new process of an upgrade until
 /// it has processed the MAINPID message of the old one.
 const STATUS_INTERVAL: Duration = Duration::from_secs(10);
-/// The largest number of models whose strategy is logged.
-const LOGGED_MODELS: usize = 20;
 /// The polling interval while waiting for readiness or for the end of the drain.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The time by which first health checks may delay readiness.
@@ -56,6 +55,8 @@ pub struct Supervisor {
     pub inherited: Mutex<Option<InheritedSockets>>,
     /// The control loop, until the service runs.
     pub control_loop: Mutex<Option<ControlLoop>>,
+    /// The strategies that were logged; `None` until the process is ready.
+    pub strategies: Mutex<Option<StrategyLog>>,
 }
 
 #[async_trait]
@@ -86,17 +87,18 @@ impl Supervisor {
         self.take_over().await;
         self.sockets.start_accepting();
         self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
-        self.log_strategies();
+        self.log_strategies(true);
     }
 
-    /// Logs the strategy that `auto` chooses, once engines have had time to show what they are.
-    fn log_strategies(&self) {
-        let generation = self.proxy.generation();
-        let topology = generation.fleet.topology();
-        for model in topology.models().iter().take(LOGGED_MODELS) {
-            let Some(chosen) = generation.router.chosen_strategy(model, now()) else { return };
-            let (strategy, reason) = (chosen.strategy.name(), chosen.reason);
-            tracing::info!(model = %model.name, strategy, reason, "strategy chosen");
+    /// Logs the strategies that `auto` has chosen since the last time. `is_ready`: engines have had
+    /// time to show what they are; before, nothing is logged.
+    fn log_strategies(&self, is_ready: bool) {
+        let mut log = self.strategies.lock();
+        if is_ready && log.is_none() {
+            *log = Some(StrategyLog::default());
+        }
+        if let Some(log) = log.as_mut() {
+            log.update(&self.proxy.generation(), now());
         }
     }
 
@@ -153,6 +155,10 @@ impl Supervisor {
                 _ = ticks.tick() => {
                     self.proxy.sweep();
                     self.ping_watchdog(&mut watchdog_due).await;
+                    // After an upgrade, the new process logs them.
+                    if !self.stop.is_upgraded() {
+                        self.log_strategies(false);
+                    }
                     let status = self.status();
                     let is_due = status != reported || now() >= repeat_at;
                     // After an upgrade, the new process reports the status of the service.
