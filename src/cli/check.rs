@@ -176,7 +176,9 @@ fn strategy(routing: &RoutingConfig) -> String {
             let scorers = routing.scorer_specs();
             let scorers: Vec<String> =
                 scorers.iter().map(|one| format!("{} {}", one.name, one.weight)).collect();
-            format!("{name} ({}; {})", scorers.join(", "), routing.picker.name())
+            let preset = routing.preset.map(|preset| format!(", preset {preset}"));
+            let preset = preset.unwrap_or_default();
+            format!("{name}{preset} ({}; {})", scorers.join(", "), routing.picker.name())
         }
         // The other pickers have no parameters.
         _ => name.to_owned(),
@@ -190,7 +192,9 @@ fn chosen_strategies(generation: &Generation) -> Vec<String> {
     let of = |model: &Model| {
         // Without a running process nothing is learned: time does not matter.
         let chosen = generation.router.chosen_strategy(model, Timestamp(0))?;
-        Some(format!("  {}: {}, because {}", model.name, chosen.strategy.name(), chosen.reason))
+        let routing =
+            RoutingConfig { strategy: chosen.strategy, ..generation.config.routing.clone() };
+        Some(format!("  {}: {}, because {}", model.name, strategy(&routing), chosen.reason))
     };
     let all = topology.models();
     let mut lines: Vec<String> = all.iter().take(SHOWN_MODELS).filter_map(of).collect();
