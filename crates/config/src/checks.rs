@@ -164,6 +164,9 @@ fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
 /// Refuses `queue.max_backlog` without predictions or without a queue.
 fn check_queue(config: &Config, root: &Node, reader: &mut Reader) {
     let is_limited = config.queue.max_backlog.is_some();
+    for key in config.queue.unused() {
+        reader.warn(root.at("queue").key_place(key), Warning::NoQueue { key });
+    }
     if is_limited && (config.queue.size == 0 || !config.routing.predicts()) {
         let place = root.at("queue").key_place("max_backlog");
         reader.fault(place, Problem::BacklogWithoutPrediction);

@@ -35,6 +35,22 @@ section! {
     }
 }
 
+impl QueueConfig {
+    /// Returns the keys that are set although no request waits. `max_backlog` is an error then.
+    pub fn unused(&self) -> impl Iterator<Item = &'static str> {
+        let usual = Self::default();
+        let set = [
+            ("timeout", self.timeout != usual.timeout),
+            ("keep_alive", self.keep_alive != usual.keep_alive),
+            ("fairness_id", self.fairness_id != usual.fairness_id),
+            ("reserve", self.reserve != usual.reserve),
+            ("order", self.order != usual.order),
+        ];
+        let has_queue = self.size > 0;
+        set.into_iter().filter(move |(_, is_set)| *is_set && !has_queue).map(|(key, _)| key)
+    }
+}
+
 choice! {
     /// The order of a client's requests without an objective.
     pub enum QueueOrder {

@@ -194,18 +194,35 @@ impl RoutingConfig {
         }
     }
 
-    /// Returns the keys of `section` that are set for the weighted strategy while another one is
-    /// active.
+    /// Returns the keys of `section` that are set for one strategy while another one is active.
     pub fn unused(&self, section: &'static str) -> impl Iterator<Item = (&'static str, Warning)> {
         let strategy = self.strategy.name();
-        let is_weighted = matches!(self.strategy, Strategy::Auto | Strategy::Weighted);
+        // A shadow decides by the preference of the section above.
+        let shadow = self.shadow.as_ref().map(|shadow| shadow.strategy);
+        let is_preferred = self.prefer != HeadroomPreference::Most
+            && section == "routing"
+            && shadow != Some(Strategy::Slo);
         let set = [
-            ("scorers", !self.scorers.is_empty()),
-            ("preset", self.preset.is_some()),
-            ("picker", self.picker != Picker::default() && self.strategy != Strategy::Slo),
+            ("scorers", !self.scorers.is_empty(), Strategy::Weighted),
+            ("preset", self.preset.is_some(), Strategy::Weighted),
+            (
+                "picker",
+                self.picker != Picker::default() && self.strategy != Strategy::Slo,
+                Strategy::Weighted,
+            ),
+            ("weights", self.weights != Weights::default(), Strategy::Smart),
+            ("prefer", is_preferred, Strategy::Slo),
         ];
-        let unused = set.into_iter().filter(move |(_, is_set)| *is_set && !is_weighted);
-        unused.map(move |(key, _)| (key, Warning::NotWeighted { section, key, strategy }))
+        let chosen = self.strategy;
+        // `auto` chooses one of the others for each model, but never slo.
+        let is_used =
+            move |needed| chosen == needed || chosen == Strategy::Auto && needed != Strategy::Slo;
+        let unused =
+            set.into_iter().filter(move |(_, is_set, needed)| *is_set && !is_used(*needed));
+        unused.map(move |(key, _, needed)| {
+            let needed = needed.name();
+            (key, Warning::OtherStrategy { section, key, strategy, needed })
+        })
     }
 }
 

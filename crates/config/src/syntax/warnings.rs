@@ -36,9 +36,16 @@ pub enum Warning {
     #[error("'{section}.scorers': {warning}")]
     Scorers { section: &'static str, warning: &'static str },
     #[error(
-        "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not 'weighted'"
+        "'{section}.{key}' has no effect: '{section}.strategy' is '{strategy}', not '{needed}'"
     )]
-    NotWeighted { section: &'static str, key: &'static str, strategy: &'static str },
+    OtherStrategy {
+        section: &'static str,
+        key: &'static str,
+        strategy: &'static str,
+        needed: &'static str,
+    },
+    #[error("'queue.{key}' has no effect: no request waits without 'queue.size'")]
+    NoQueue { key: &'static str },
     #[error(
         "'routing.move_waiting' has no effect: it needs predictions (the strategy slo, or 'routing.predict')"
     )]
