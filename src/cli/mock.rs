@@ -4,6 +4,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine, Pace};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -37,7 +38,7 @@ pub(super) struct MockArgs {
     name: String,
 
     /// The models it serves, separated by commas
-    #[arg(long, value_delimiter = ',', required = true)]
+    #[arg(long, value_delimiter = ',', required = true, value_parser = NonEmptyStringValueParser::new())]
     models: Vec<String>,
 
     /// The length of a response, unless the request sets a lower limit

@@ -161,12 +161,13 @@ fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-/// Refuses `queue.max_backlog` without predictions or without a queue.
+/// Refuses `queue.max_backlog` without predictions or without a queue, and warns of other settings
+/// of a queue that does not exist.
 fn check_queue(config: &Config, root: &Node, reader: &mut Reader) {
-    let is_limited = config.queue.max_backlog.is_some();
     for key in config.queue.unused() {
         reader.warn(root.at("queue").key_place(key), Warning::NoQueue { key });
     }
+    let is_limited = config.queue.max_backlog.is_some();
     if is_limited && (config.queue.size == 0 || !config.routing.predicts()) {
         let place = root.at("queue").key_place("max_backlog");
         reader.fault(place, Problem::BacklogWithoutPrediction);
@@ -192,7 +193,10 @@ fn check_objectives(config: &Config, root: &Node, reader: &mut Reader) {
             key,
             given: given.to_owned(),
             suggestion: nearest(given, known()).map(str::to_owned),
-            known: known().collect::<Vec<_>>().join(", "),
+            known: match config.objectives.is_empty() {
+                true => "none, as 'objectives' is empty".to_owned(),
+                false => known().collect::<Vec<_>>().join(", "),
+            },
         };
         reader.fault(node.key_place("objective"), problem);
     }

@@ -69,7 +69,8 @@ pub(in crate::cli) struct SimulateArgs {
     #[arg(long, value_name = "FACTOR", conflicts_with = "load")]
     pub(super) speed: Option<f64>,
 
-    /// The rate in relation to what the first configuration can complete, instead of --speed
+    /// The rate in relation to the capacity of the backends, those of the first configuration,
+    /// whatever its strategy and limits; instead of --speed
     #[arg(long, value_name = "SHARE")]
     pub(super) load: Option<f64>,
 

@@ -33,7 +33,7 @@ fn parse(text: &str) -> Option<Assertion> {
         None => (bound.trim(), false),
     };
     let bound = match bound.split_once('*') {
-        Some((factor, "baseline" | " baseline")) => Bound::Baseline(factor.trim().parse().ok()?),
+        Some((factor, "baseline" | " baseline")) => Bound::Baseline(finite(factor.trim())?),
         Some(_) => return None,
         None if bound == "baseline" => Bound::Baseline(1.0),
         None => Bound::Value(number(bound)?),
@@ -57,7 +57,12 @@ impl Assertion {
 /// Parses a number, or a time in seconds.
 fn number(text: &str) -> Option<f64> {
     let time = || penstock_api::units::parse_duration(text).ok().map(|time| time.as_secs_f64());
-    text.parse().ok().or_else(time)
+    finite(text).or_else(time)
+}
+
+/// Parses a finite number: no figure is below `nan`, and every one is below `inf`.
+fn finite(text: &str) -> Option<f64> {
+    text.parse().ok().filter(|number: &f64| number.is_finite())
 }
 
 /// Reads every assertion, before simulations that take minutes.
@@ -140,6 +145,10 @@ mod tests {
         assert_eq!(parse("shed <== 0"), None);
         assert_eq!(parse("ttft_p99 < 2 * x"), None);
         assert_eq!(parse("ttft_p99"), None);
+        for endless in ["nan", "NaN", "inf", "-inf", "infinity", "1e999", "nan * baseline"] {
+            assert_eq!(parse(&format!("ttft_p99 < {endless}")), None, "{endless}");
+            assert_eq!(parse(&format!("ttft_p99 >= {endless}")), None, "{endless}");
+        }
     }
 
     #[test]

@@ -15,8 +15,10 @@ use crate::cli::error::{CliError, FAILED, USAGE};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SimulateError {
-    #[error("pass a workload: a file, a trace, or one of {known}")]
+    #[error("pass a workload: a file, a trace, or one of {known} (described by --list)")]
     NoWorkload { known: String },
+    #[error("there is no file and no preset '{given}' (presets: {known}; described by --list)")]
+    UnknownWorkload { given: String, known: String },
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
     #[error("{}: {source}", path.display())]
@@ -65,6 +67,7 @@ impl From<SimulateError> for CliError {
             | SimulateError::Uncalibrated { .. }
             | SimulateError::Unwritable { .. } => FAILED,
             SimulateError::NoWorkload { .. }
+            | SimulateError::UnknownWorkload { .. }
             | SimulateError::Unreadable { .. }
             | SimulateError::Workload { .. }
             | SimulateError::Trace { .. }

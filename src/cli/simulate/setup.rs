@@ -13,7 +13,7 @@ use penstock_sim::world::{Delays, Oracle};
 use super::arguments::SimulateArgs;
 use super::engine_choice::{EngineChoice, Engines};
 use super::error::SimulateError;
-use super::template::{DrawnWorkloads, MAX_LENGTHENING, Template};
+use super::template::{DrawnWorkloads, MAX_LENGTHENING, Template, preset_names};
 
 /// The number of backends of a fleet without a configuration.
 // Fewer hide what a strategy does with load, and more cost time in every run.
@@ -116,10 +116,9 @@ fn replicate(config: &mut Config, count: usize) {
 
 impl SimulationPlan {
     pub(super) fn new(args: &SimulateArgs) -> Result<Self, SimulateError> {
-        let known = || presets().iter().map(|one| one.name).collect::<Vec<_>>().join(", ");
         let log = args.yesterday.as_ref().map(|path| path.to_string_lossy());
         let given = args.workload.as_deref().or(log.as_deref());
-        let given = given.ok_or_else(|| SimulateError::NoWorkload { known: known() })?;
+        let given = given.ok_or_else(|| SimulateError::NoWorkload { known: preset_names() })?;
         check_flags(args)?;
         let mut notes = Vec::new();
         let sources = Source::all(args);

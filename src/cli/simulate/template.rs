@@ -1,6 +1,6 @@
 //! The workload that an argument names, before seeds are drawn.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
@@ -44,7 +44,12 @@ impl Template {
             return Ok((Self::Spec(Box::new(spec)), hash_of(preset.yaml)));
         }
         let path = PathBuf::from(given);
-        let text = read_text(&path)?;
+        let text = read_text(&path).map_err(|error| match error {
+            SimulateError::Unreadable { source, .. } if source.kind() == ErrorKind::NotFound => {
+                SimulateError::UnknownWorkload { given: given.to_owned(), known: preset_names() }
+            }
+            other => other,
+        })?;
         let hash = hash_of(&text);
         if TraceFormat::of(&text).is_some() {
             return Ok((Self::Trace(text), hash));
@@ -112,6 +117,11 @@ impl Template {
                 .map_err(|source| SimulateError::Trace { path: path.into(), source }),
         }
     }
+}
+
+/// Returns the names of the presets.
+pub(super) fn preset_names() -> String {
+    presets().iter().map(|one| one.name).collect::<Vec<_>>().join(", ")
 }
 
 /// Reads a text file, compressed or not.

@@ -208,7 +208,7 @@ fn search_keeps_the_better_third_of_a_sample() {
 fn wrong_inputs_are_named() {
     for (arguments, part) in [
         (&["simulate"][..], "pass a workload: a file, a trace, or one of chatbot"),
-        (&["simulate", "/nowhere"][..], "cannot read /nowhere"),
+        (&["simulate", "/nowhere"][..], "there is no file and no preset '/nowhere' (presets: "),
         (&["simulate", "chatbot", "--engine", "x"][..], "no row 'x'"),
         (&["simulate", "chatbot", "--engine", "b9=h100/qwen3-32b/tp2"][..], "no backend 'b9'"),
         (

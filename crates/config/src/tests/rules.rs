@@ -346,3 +346,44 @@ fn weighted_without_telemetry_warns() {
     }
     assert_eq!(warned(&format!("{off}routing: {{strategy: smart}}")), Vec::<String>::new());
 }
+
+#[test]
+fn settings_of_another_strategy_or_of_no_queue_warn() {
+    let weights = "weights: {priority: 60, load: 20, latency: 20}";
+    for (text, key) in [
+        (format!("routing: {{preset: lmetric, {weights}}}"), "routing.weights"),
+        (
+            format!("routing: {{scorers: [{{name: load, weight: 1}}], {weights}}}"),
+            "routing.weights",
+        ),
+        (format!("routing: {{strategy: round_robin, {weights}}}"), "routing.weights"),
+        (format!("routing: {{shadow: {{strategy: random, {weights}}}}}"), "routing.shadow.weights"),
+        ("routing: {prefer: knee}".to_owned(), "routing.prefer"),
+        ("routing: {strategy: weighted, prefer: least}".to_owned(), "routing.prefer"),
+        ("queue: {reserve: 0.5}".to_owned(), "queue.reserve"),
+        ("queue: {size: 0, timeout: 3s}".to_owned(), "queue.timeout"),
+        ("queue: {order: newest_under_overload}".to_owned(), "queue.order"),
+    ] {
+        let found = warned(&text);
+        let expected = format!("'{key}' has no effect");
+        assert!(found.len() == 1 && found[0].contains(&expected), "{text}: {found:?}");
+        assert!(found[0].starts_with("penstock.yaml:2:"), "{found:?}");
+    }
+    for fine in [
+        format!("routing: {{{weights}}}"),
+        format!("routing: {{strategy: auto, {weights}}}"),
+        format!("routing: {{shadow: {{strategy: smart, {weights}}}}}"),
+        "routing: {strategy: slo, prefer: knee}".to_owned(),
+        "routing: {shadow: {strategy: slo}, prefer: knee}".to_owned(),
+        "queue: {size: 5, reserve: 0.5, timeout: 3s}".to_owned(),
+        "queue: {size: 0}".to_owned(),
+    ] {
+        assert_eq!(warned(&fine), Vec::<String>::new(), "{fine}");
+    }
+}
+
+#[test]
+fn objective_that_no_file_has_says_so() {
+    let error = refusal("auth: {keys: [{name: a, key: sk-a, objective: nope}]}");
+    assert!(error.contains("(known: none, as 'objectives' is empty)"), "{error}");
+}
