@@ -40,6 +40,7 @@ pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod response_ids;
 pub(crate) mod retry;
+pub(crate) mod return_time;
 pub(crate) mod rewrite;
 pub(crate) mod shift_state;
 pub(crate) mod similar_model;

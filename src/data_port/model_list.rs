@@ -80,10 +80,8 @@ pub(crate) fn one_model(ctx: &RequestContext, id: &str, created: u64) -> Result<
             Err(OwnError::new(ErrorCode::ModelNotFound, message).about(Some("model")))
         }
         None => {
-            let at = now();
-            let error = RouteError::unknown_model(&name, target, topology, at);
-            // Any share will do: this error has no computed wait.
-            Err(with_similar_model(ctx, &name, OwnError::from_route(&error, at, 0.5)))
+            let error = RouteError::unknown_model(&name, target, topology, now());
+            Err(with_similar_model(ctx, &name, OwnError::from_route(&error)))
         }
     }
 }

@@ -3,7 +3,6 @@
 use http::Method;
 use http::header::{self, HeaderValue};
 use penstock_api::{ErrorCode, Operation};
-use penstock_clock::now;
 use penstock_core::fleet::{InflightGuard, PermitRequest};
 use penstock_core::routing::Way;
 use pingora::http::RequestHeader;
@@ -18,6 +17,7 @@ use crate::proxy::flow::{Flow, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::send_error;
 use crate::proxy::request::{Decided, ScannedRequest};
+use crate::proxy::retry::route_error;
 
 /// The only protocol that clients may switch to: with another one, a client would speak to the
 /// engine with penstock's own key.
@@ -87,7 +87,7 @@ async fn reserve(
             let decided = decide(flow, &request).map_err(|undecided| match undecided {
                 Undecided::NoRoute(error) => {
                     record_rejections(flow.ctx, &request);
-                    Some(OwnError::from_route(&error, now(), flow.proxy.seeds.next_share()))
+                    Some(route_error(flow.proxy, request.view(flow.ctx), &error))
                 }
                 Undecided::ClientGone => None,
             })?;

@@ -135,9 +135,8 @@ impl Call {
     /// Ends a call that no backend can take.
     pub(crate) fn end_without_route(mut self, flow: &Flow<'_>, error: &RouteError) -> CallReport {
         record_rejections(&mut self.ctx, &self.request);
-        let failure =
-            CallFailure::Own(route_error(self.ctx.dialect, error, flow.proxy.seeds.next_share()));
-        self.end(flow, Err(failure))
+        let error = route_error(flow.proxy, self.request.view(&self.ctx), error);
+        self.end(flow, Err(CallFailure::Own(error)))
     }
 
     /// Makes the call once it is its turn in the queue.

@@ -102,8 +102,7 @@ impl Requested {
         let target = names.resolve(name, fleet, SplitPoint::default());
         let id = shortest_branch(names, fleet, name).or_else(|| fleet.model_id(target));
         let id = id.or_else(|| fleet.model_id(name)).ok_or_else(|| {
-            let at = now();
-            OwnError::from_route(&RouteError::unknown_model(name, target, fleet, at), at, 0.5)
+            OwnError::from_route(&RouteError::unknown_model(name, target, fleet, now()))
         })?;
         Ok(Self { name: name.to_owned(), id, body })
     }

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use penstock_api::ErrorCode;
-use penstock_api::units::Timestamp;
 use penstock_core::fleet::{Outcome, RefusedPart};
 use penstock_core::routing::RouteError;
 
@@ -258,21 +257,16 @@ impl OwnError {
         Self::new(code, timeout_message(code))
     }
 
-    /// The response to a request that no backend can take. `share`: random, in 0..1.
-    pub(crate) fn from_route(error: &RouteError, now: Timestamp, share: f64) -> Self {
+    /// The response to a request that no backend can take.
+    pub(crate) fn from_route(error: &RouteError) -> Self {
         let own = Self::new(error.code(), error.to_string());
         let own = if error.is_final() { own.without_retry() } else { own };
         match error {
-            RouteError::CoolingDown { until, .. } => {
-                let wait = until.since(now).max(Duration::from_secs(1));
-                Self { retry_after: Some(wait), ..own }
-            }
-            RouteError::ObjectiveMissed { wait, .. } => {
-                Self { retry_after: Some(retry_wait(*wait, share)), ..own }
-            }
             RouteError::ModelNotFound { .. } => own.about(Some("model")),
             RouteError::NoBackendInZone { .. }
             | RouteError::NoHealthyBackend { .. }
+            | RouteError::CoolingDown { .. }
+            | RouteError::ObjectiveMissed { .. }
             | RouteError::CapabilityMismatch { .. }
             | RouteError::FallbackChainExhausted { .. }
             | RouteError::Saturated { .. }
@@ -285,25 +279,6 @@ impl OwnError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn wait_for_an_objective_is_computed_jittered_and_bounded() {
-        let wait = |wait_ms, share| {
-            let model = "m".to_owned();
-            let error = RouteError::ObjectiveMissed {
-                model,
-                predicted_ms: 1,
-                per_token_ms: 1,
-                wait: Duration::from_millis(wait_ms),
-                together: 1,
-                can_be_met: true,
-            };
-            OwnError::from_route(&error, Timestamp(0), share).retry_after.unwrap().as_secs_f64()
-        };
-        assert_eq!((wait(10, 0.5), wait(600_000, 0.5)), (1.0, 120.0));
-        assert_eq!((wait(10_000, 0.0), wait(10_000, 0.5)), (8.0, 10.0));
-        assert!((11.9..12.0).contains(&wait(10_000, 0.999)));
-    }
 
     #[test]
     fn messages_are_bounded_at_a_character() {

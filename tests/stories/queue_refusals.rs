@@ -4,10 +4,11 @@
 
 use std::time::Duration;
 
-use penstock_mock::Fault;
+use penstock_mock::{Fault, Gate};
 
 use super::queue::{QUEUE, ended, line_up, nothing_is_left, occupy, ok};
-use crate::support::client::{Response, request, timed};
+use crate::support::block_on;
+use crate::support::client::{Response, chat, request, timed};
 use crate::support::fleet::{FAULTS_FORGOTTEN, Fleet, Setup};
 
 fn refusal(status: u16, retry_after: Option<&str>) -> Fault {
@@ -69,6 +70,29 @@ fn rate_limits_are_met_once_per_cooldown() {
     assert!(a <= 4 && b <= 4, "{a} and {b}: no more than one per cooldown of a second");
     assert_eq!(fleet.c().counters().requests, 0, "one other backend meets the limit, no more");
     nothing_is_left(&fleet);
+}
+
+#[test]
+fn full_backends_spread_refused_requests_over_their_slots() {
+    for strategy in ["smart", "weighted"] {
+        let setup = Setup { strategy, backend: "max_in_flight: 2", ..Setup::default() };
+        let fleet = Fleet::start(1, setup);
+        let gate = Gate::new();
+        fleet.a().script([Fault::Gate(gate.clone()), Fault::Gate(gate.clone())]);
+        let held = [(); 2].map(|()| fleet.begin(&chat("m", "hello")));
+        block_on(gate.reached_by(2));
+        let waits: Vec<u64> = (0..6).map(|_| retry_after(&fleet.chat())).collect();
+        // Ten seconds are assumed before a request has ended.
+        assert!(
+            waits.iter().zip([10, 10, 20, 20, 30, 30]).all(|(one, at)| one.abs_diff(at) <= 2),
+            "{waits:?}"
+        );
+        gate.open();
+        for mut client in held {
+            ok(&mut client);
+        }
+        fleet.wait_idle();
+    }
 }
 
 #[test]

@@ -1,22 +1,20 @@
 //! The response to a request that no further attempt is made for: the last attempt explains more
 //! than the lack of a backend.
 
-use std::time::Duration;
-
 use http::header;
-use penstock_api::Dialect;
-use penstock_clock::now;
 use penstock_core::fleet::{Outcome, Topology};
 use penstock_core::routing::{RouteError, RoutingDecision};
 
+use crate::proxy::Proxy;
 use crate::proxy::conversion::NotConverted;
-use crate::proxy::decision::{Undecided, record_rejections, route_input};
+use crate::proxy::decision::{Undecided, record_rejections};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
 use crate::proxy::queue::Unadmitted;
-use crate::proxy::request::ScannedRequest;
+use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::retry::{LastAttempt, Past};
+use crate::proxy::return_time::return_time;
 use crate::proxy::similar_model::with_similar_model;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 
@@ -82,30 +80,11 @@ async fn send_unserved(
         }
         (None, Some(reason)) => send_error(flow, NotConverted::to_error(reason)).await,
         (None, None) => {
-            let wait = return_time(flow, request, &error);
-            let error = route_error(flow.ctx.dialect, &error, flow.proxy.seeds.next_share());
-            let error = match wait {
-                Some(wait) => error.after(wait),
-                None => error,
-            };
+            let error = route_error(flow.proxy, request.view(flow.ctx), &error);
             let error = with_similar_model(flow.ctx, &request.model, error);
             send_error(flow, error).await
         }
     }
-}
-
-/// The wait after which a refused request should return, if that is predicted.
-fn return_time(flow: &Flow<'_>, request: &ScannedRequest, error: &RouteError) -> Option<Duration> {
-    let (model, wait, together) = match error {
-        RouteError::ObjectiveMissed { model, wait, together, .. } => (model, *wait, *together),
-        RouteError::Saturated { model } => {
-            let router = &flow.ctx.generation.router;
-            let room = router.room(&route_input(request.view(flow.ctx), &request.tried, None))?;
-            (model, room.wait, room.together)
-        }
-        _ => return None,
-    };
-    Some(flow.proxy.returns.after(model, wait, together, now()))
 }
 
 /// Responds to a request that waited in the queue in vain, or could not wait. Prefers an earlier
@@ -181,11 +160,15 @@ fn has_no_error(refusal: Refusal, held: &HeldResponse) -> bool {
     }
 }
 
-/// The error for a request that no attempt could be made for, in the words of the client's dialect.
-/// `share`: random, in 0..1.
-pub(crate) fn route_error(dialect: Dialect, error: &RouteError, share: f64) -> OwnError {
-    let own = OwnError::from_route(error, now(), share);
-    match (error, dialect.row().unknown_model) {
+/// The error for a request that no attempt could be made for, in the words of the client's dialect,
+/// with the time to return.
+pub(crate) fn route_error(proxy: &Proxy, view: RequestView<'_>, error: &RouteError) -> OwnError {
+    let own = OwnError::from_route(error);
+    let own = match return_time(proxy, view, error) {
+        Some(wait) => own.after(wait),
+        None => own,
+    };
+    match (error, view.ctx.dialect.row().unknown_model) {
         (RouteError::ModelNotFound { alias, .. }, Some(message)) => {
             OwnError::new(own.code, message(alias))
         }

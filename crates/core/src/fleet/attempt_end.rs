@@ -65,6 +65,9 @@ impl Serving {
             if source.probe == Probe::Cooldown {
                 self.state.cooldowns.clear(source.scope);
             }
+            if matches!(sample, LatencySample::Stream(_) | LatencySample::Whole) {
+                self.latency.durations.learn(source.at.since(source.started));
+            }
             match sample {
                 LatencySample::Stream(Some(first)) => {
                     let took = first.since(source.started);

@@ -92,6 +92,11 @@ impl CircuitBreaker {
         }
     }
 
+    /// The time until a request may probe; none while it is closed.
+    pub(super) fn time_until_probe(&self, now: Timestamp) -> Duration {
+        Timestamp(self.open_until.load(Ordering::Relaxed)).since(now)
+    }
+
     /// Returns whether it is closed, which does not depend on the time.
     pub fn is_closed(&self) -> bool {
         self.open_until.load(Ordering::Relaxed) == 0

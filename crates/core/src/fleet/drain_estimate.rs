@@ -10,7 +10,7 @@
 //! slot by id and frees it exactly once. Freeing it twice would let two requests share a slot. A
 //! reader may see a slot half filled: the estimate is then wrong once, and harmless.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use once_cell::sync::OnceCell;
@@ -35,9 +35,14 @@ struct Slot {
     sent_at: AtomicU64,
     expected_tokens: AtomicU32,
     passed_tokens: AtomicU32,
+    /// The model of its request.
+    model: AtomicUsize,
     /// The expected duration of a whole response; 0 for a stream.
     expected_micros: AtomicU64,
 }
+
+/// The identity of a model on a backend, as long as that is in the fleet; 0 for none.
+pub(super) type ModelTag = usize;
 
 /// The number of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,7 +58,12 @@ pub struct DrainEstimate {
 
 impl DrainEstimate {
     /// Takes a slot; `None` if all are taken.
-    pub fn take(&self, expected: ExpectedResponse, now: Timestamp) -> Option<SlotId> {
+    pub(super) fn take(
+        &self,
+        expected: ExpectedResponse,
+        model: ModelTag,
+        now: Timestamp,
+    ) -> Option<SlotId> {
         let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
         let first = self.next.fetch_add(1, Ordering::Relaxed) as usize;
         for offset in 0..SLOTS {
@@ -66,6 +76,7 @@ impl DrainEstimate {
                 && slot.sent_at.compare_exchange(0, now.0.max(1), success, failure).is_ok()
             {
                 slot.passed_tokens.store(0, Ordering::Relaxed);
+                slot.model.store(model, Ordering::Relaxed);
                 slot.expected_tokens.store(expected.tokens.0, Ordering::Relaxed);
                 slot.expected_micros.store(to_micros(expected.duration), Ordering::Relaxed);
                 return u16::try_from(number).ok().map(SlotId);
@@ -89,6 +100,15 @@ impl DrainEstimate {
         if let Some(slot) = self.slot(id) {
             slot.sent_at.store(0, Ordering::Release);
         }
+    }
+
+    /// The start of each request in flight, with its model.
+    pub(super) fn started(&self) -> impl Iterator<Item = (Timestamp, ModelTag)> {
+        let slots = self.slots.get().into_iter().flat_map(|slots| slots.iter());
+        slots.filter_map(|slot| {
+            let sent_at = slot.sent_at.load(Ordering::Acquire);
+            (sent_at != 0).then(|| (Timestamp(sent_at), slot.model.load(Ordering::Relaxed)))
+        })
     }
 
     /// The time until the last request is likely to end; `None` if nothing is known of any request
@@ -137,8 +157,8 @@ mod tests {
         let all = DrainEstimate::default();
         assert_eq!(all.time_left(Timestamp(0)), None);
         let start = Timestamp(SECOND);
-        let short = all.take(stream(100), start).unwrap();
-        let long = all.take(stream(400), start).unwrap();
+        let short = all.take(stream(100), 0, start).unwrap();
+        let long = all.take(stream(400), 0, start).unwrap();
         let later = Timestamp(11 * SECOND);
         assert_eq!(all.time_left(later), None, "unknown before the first token");
         all.add_tokens(short, 50);
@@ -157,7 +177,7 @@ mod tests {
     fn plain_response_is_estimated_by_the_usual_duration() {
         let all = DrainEstimate::default();
         let usual = ExpectedResponse { tokens: TokenCount(0), duration: Duration::from_secs(8) };
-        let slot = all.take(usual, Timestamp(SECOND)).unwrap();
+        let slot = all.take(usual, 0, Timestamp(SECOND)).unwrap();
         assert_eq!(all.time_left(Timestamp(4 * SECOND)), Some(Duration::from_secs(5)));
         assert_eq!(all.time_left(Timestamp(21 * SECOND)), Some(Duration::from_secs(20)));
         all.free(slot);
@@ -167,10 +187,10 @@ mod tests {
     fn requests_beyond_the_slots_are_not_tracked() {
         let all = DrainEstimate::default();
         let taken: Vec<SlotId> =
-            (0..SLOTS).filter_map(|_| all.take(stream(1), Timestamp(1))).collect();
+            (0..SLOTS).filter_map(|_| all.take(stream(1), 0, Timestamp(1))).collect();
         assert_eq!(taken.len(), SLOTS);
-        assert_eq!(all.take(stream(1), Timestamp(1)), None);
+        assert_eq!(all.take(stream(1), 0, Timestamp(1)), None);
         all.free(taken[7]);
-        assert_eq!(all.take(stream(1), Timestamp(1)), Some(taken[7]));
+        assert_eq!(all.take(stream(1), 0, Timestamp(1)), Some(taken[7]));
     }
 }

@@ -123,6 +123,19 @@ impl HealthTracker {
         }
     }
 
+    /// The number of checks that must pass until the backend is healthy.
+    pub(super) fn checks_until_healthy(&self, config: &HealthConfig) -> u32 {
+        match self.status() {
+            Health::Unhealthy => {
+                let passed = self.streak.load(Ordering::Relaxed);
+                config.rise.saturating_sub(passed).max(1)
+            }
+            // The first check decides.
+            Health::Unknown => 1,
+            Health::Healthy | Health::Draining => 0,
+        }
+    }
+
     /// Sets the verdict: for `explain` on a saved fleet and for tests.
     pub fn set(&self, status: Health) {
         let verdict = status as u8 & VERDICT;

@@ -348,7 +348,8 @@ impl InflightGuard {
 
     /// Adds the request to the drain estimate for as long as it is in flight.
     pub fn estimate_drain(&mut self, expected: ExpectedResponse, now: Timestamp) {
-        self.drain_slot = self.state.drain_estimate.take(expected, now);
+        let model = self.model.as_ref().map_or(0, ModelState::tag);
+        self.drain_slot = self.state.drain_estimate.take(expected, model, now);
     }
 
     /// The slot of the drain estimate that counts the response's tokens.

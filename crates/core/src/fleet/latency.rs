@@ -11,6 +11,7 @@ use std::time::Duration;
 use penstock_api::units::{Timestamp, TokenCount, to_micros};
 
 use super::drain_estimate::ExpectedResponse;
+use super::durations::Durations;
 use super::event_tokens::{EventTokens, TokenCounter};
 use super::learned_context::LearnedContext;
 
@@ -32,6 +33,8 @@ pub struct ModelLatency {
     stream_tokens: AtomicU32,
     event_tokens: EventTokens,
     peak: Peak,
+    /// The durations of its responses, streams and others.
+    pub durations: Durations,
     /// Its context length, learned from prompts refused for their length.
     pub context: LearnedContext,
 }

@@ -11,6 +11,7 @@ use penstock_predict::{Coefficients, EngineLimits, Predictor};
 use penstock_scoring::Residency;
 
 use super::capability_lessons::CapabilityLessons;
+use super::drain_estimate::ModelTag;
 use super::load::Load;
 
 /// A model that a backend has in memory, or that sleeps there, as a probe reports it.
@@ -79,6 +80,11 @@ impl Default for ModelState {
 }
 
 impl ModelState {
+    /// The tag of its requests among those in flight on the backend.
+    pub(super) fn tag(this: &Arc<Self>) -> ModelTag {
+        Arc::as_ptr(this).addr()
+    }
+
     /// The latency predictor, created on the first call.
     #[inline]
     pub fn predictor(&self) -> &Arc<Predictor> {

@@ -7,7 +7,7 @@ mod probes;
 mod under_policies;
 mod work_limits;
 
-pub use awaited::{AwaitedRoom, Cooling, Room, ServiceTime};
+pub use awaited::{AwaitedRoom, Cooling, ServiceTime};
 pub use cost::RequestSize;
 
 use penstock_api::units::{Timestamp, TokenCount};

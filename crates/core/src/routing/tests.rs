@@ -11,6 +11,7 @@ mod explanations;
 mod fallbacks;
 mod filtering;
 mod live_fleet;
+mod openings;
 mod policies;
 mod policy_bounds;
 mod reserve;

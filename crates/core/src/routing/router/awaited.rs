@@ -9,7 +9,7 @@ use super::super::RouteInput;
 use super::super::filters::{self, Conditions, RejectReason};
 use super::super::prediction;
 use super::{Router, work_limits};
-use crate::fleet::{BackendSet, Model, ModelId, Serving};
+use crate::fleet::{BackendSet, Model, ModelId, Openings, Serving};
 
 /// The cooldowns that cover a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,15 +31,6 @@ pub struct AwaitedRoom<'a> {
     pub backends: BackendSet,
     /// True if one of them has room that is reserved for owners below their share.
     pub is_held_back: bool,
-}
-
-/// The estimated wait of a request that finds every backend full.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Room {
-    /// The time until a backend has room.
-    pub wait: Duration,
-    /// The number of requests that could be served in the second after that.
-    pub together: u32,
 }
 
 /// The time to first token of a request, counted from the moment a backend takes it. A waiting
@@ -127,32 +118,23 @@ impl Router {
         Some(AwaitedRoom { model: &input.fleet.model(id)?.name, backends, is_held_back })
     }
 
-    /// Returns the time until the first backend that could take a request has one request less, and
-    /// the number of requests that end in the second after that, if nothing else arrives. All these
-    /// backends are at their limits. `None` if that is not predicted.
-    pub fn room(&self, input: &RouteInput<'_>) -> Option<Room> {
-        if !self.predicts {
-            return None;
-        }
+    /// Returns the times at which a refused request finds room if nothing else arrives, on any
+    /// backend that could take it; those of fallbacks count if they may serve it then, or if
+    /// `in_chain` is set. `None` if no backend could ever take it.
+    pub fn openings(&self, input: &RouteInput<'_>, in_chain: bool) -> Option<Openings> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
-        let second = Duration::from_secs(1).as_micros();
-        let (mut wait, mut per_second) = (None, 0);
-        for (input, model) in self.awaited_models(input, target) {
+        let mut openings = None;
+        for (input, model) in self.models_of_chain(input, target, in_chain) {
+            // Backends of one model are alike, as far as nothing else is known.
+            let usual = model.serving.iter().filter_map(Serving::usual_duration).max();
             for ((_, verdict), row) in filters::rejections(&input, model).zip(&model.serving) {
-                let one = match verdict {
-                    Err(RejectReason::Cooldown { until, .. }) => until.since(input.now),
-                    Err(reason) if reason.is_lasting() => continue,
-                    Ok(()) | Err(_) => {
-                        let shape = prediction::shape_on(&input, model, row);
-                        row.time_until_room(&shape, input.now)
-                    }
-                };
-                wait = Some(wait.map_or(one, |least: Duration| least.min(one)));
-                // At most 1,000 a second for each backend: a wait of 0 would be infinitely many.
-                per_second += second / one.as_micros().max(1000);
+                if !verdict.is_err_and(RejectReason::is_lasting) {
+                    let openings = openings.get_or_insert_default();
+                    add_openings(&input, (model, row), verdict, usual, openings);
+                }
             }
         }
-        Some(Room { wait: wait?, together: u32::try_from(per_second).unwrap_or(u32::MAX) })
+        openings
     }
 
     /// Returns the service time of a request on the best backend; zero if unknown.
@@ -198,12 +180,52 @@ impl Router {
         input: &RouteInput<'a>,
         target: &'a str,
     ) -> impl Iterator<Item = (RouteInput<'a>, &'a Model)> {
+        self.models_of_chain(input, target, self.fallback_on_saturation)
+    }
+
+    /// Returns the model of a request, and its fallbacks if `in_chain` is set or they serve
+    /// requests for which it has no room.
+    fn models_of_chain<'a>(
+        &'a self,
+        input: &RouteInput<'a>,
+        target: &'a str,
+        in_chain: bool,
+    ) -> impl Iterator<Item = (RouteInput<'a>, &'a Model)> {
         let input = *input;
         let chain = self.names.chain(input.model, input.fleet, input.split);
-        let others = chain.iter().filter(|_| self.fallback_on_saturation);
+        let others = chain.iter().filter(move |_| in_chain || self.fallback_on_saturation);
         let others = others.map(move |entry| self.fall_back(&input, entry));
         std::iter::once((target, input)).chain(others).filter_map(|(name, input)| {
             Some((input, input.fleet.model(input.fleet.model_id(name)?)?))
         })
     }
+}
+
+/// Adds the times at which a request finds room on a backend that is out of the question now.
+fn add_openings(
+    input: &RouteInput<'_>,
+    (model, row): (&Model, &Serving),
+    verdict: Result<(), RejectReason>,
+    usual: Option<Duration>,
+    openings: &mut Openings,
+) {
+    let backend = input.fleet.backends.get(usize::from(row.backend));
+    let health = backend.map(|backend| &backend.config.health);
+    let usable_in = match verdict {
+        Err(RejectReason::Cooldown { until, .. }) => until.since(input.now),
+        // Only predictions say when work is done.
+        Err(
+            RejectReason::Backlog { .. }
+            | RejectReason::Batch { .. }
+            | RejectReason::Kept
+            | RejectReason::NotCached,
+        ) => {
+            let shape = prediction::shape_on(input, model, row);
+            let wait = row.time_until_room(&shape, input.now);
+            return openings.add_rate(wait, wait);
+        }
+        Ok(()) | Err(_) => Duration::ZERO,
+    };
+    let recovery = health.map_or(Duration::ZERO, |it| row.state.time_until_usable(it, input.now));
+    row.add_openings(usable_in.max(recovery), usual, input.now, openings);
 }

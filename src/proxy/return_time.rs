@@ -1,0 +1,56 @@
+//! The `Retry-After` of a request that no backend can take: the time at which the first one can,
+//! spread over the requests that are refused meanwhile.
+
+use std::time::Duration;
+
+use penstock_clock::now;
+use penstock_core::fleet::{BackendSet, Openings};
+use penstock_core::routing::RouteError;
+
+use crate::proxy::Proxy;
+use crate::proxy::decision::route_input;
+use crate::proxy::request::RequestView;
+
+/// The wait after which a request that was refused with `error` should return; `None` if no wait is
+/// known to help.
+pub(crate) fn return_time(
+    proxy: &Proxy,
+    view: RequestView<'_>,
+    error: &RouteError,
+) -> Option<Duration> {
+    match error {
+        RouteError::ObjectiveMissed { model, wait, together, .. } => {
+            let interval = Duration::from_secs(1) / (*together).max(1);
+            let openings = Openings::at_rate(*wait, interval);
+            Some(proxy.returns.after(("model", &**model), &openings, now()))
+        }
+        RouteError::FallbackChainExhausted { .. } => time_of_room(proxy, view, true),
+        RouteError::Saturated { .. }
+        | RouteError::CoolingDown { .. }
+        | RouteError::NoHealthyBackend { .. }
+        | RouteError::AllTried { .. } => time_of_room(proxy, view, false),
+        RouteError::NoBackendInZone { is_final, .. } if !is_final => {
+            time_of_room(proxy, view, false)
+        }
+        RouteError::NoBackendInZone { .. }
+        | RouteError::ModelNotFound { .. }
+        | RouteError::CapabilityMismatch { .. }
+        | RouteError::DiscoveryPending { .. } => None,
+    }
+}
+
+/// The wait after which a refused request finds room on a backend of its model, or with `in_chain`
+/// of a fallback; `None` if it never does.
+pub(crate) fn time_of_room(
+    proxy: &Proxy,
+    view: RequestView<'_>,
+    in_chain: bool,
+) -> Option<Duration> {
+    // It returns as a new request: no backend counts as tried.
+    let tried = BackendSet::default();
+    let input = route_input(view, &tried, None);
+    let router = &view.ctx.generation.router;
+    let openings = router.openings(&input, in_chain)?;
+    let model = router.names.resolve(input.model, input.fleet, input.split);
+    Some(proxy.returns.after(("model", model), &openings, input.now))
+}
