@@ -11,7 +11,7 @@ use penstock_clock::{now, unix_seconds};
 use penstock_core::admission::rate_limits::{
     AddressKey, Caller, LimitKind, LimitTime, Quota, RatePermit, RateStatus, Refusal,
 };
-use penstock_core::fleet::Outcome;
+use penstock_core::fleet::{Outcome, Serving};
 use penstock_core::routing::{EnsemblePlan, SplitPoint};
 use penstock_scan::{RequestProfile, Usage};
 use pingora::http::ResponseHeader;
@@ -93,8 +93,10 @@ pub(crate) async fn limit_rate(
     let (hold, limited) = match admitted {
         Ok(hold) => (hold, Ok(())),
         Err(refusal) => {
+            let usual = estimate.and_then(|estimate| usual_duration(flow.ctx, estimate));
+            let wait = time_to_return(flow.proxy, &caller, &refusal, usual);
             let hold = RateHold { status: refusal.status, permit: None, shared: None };
-            (hold, Err(to_error(&refusal)))
+            (hold, Err(to_error(&refusal, wait)))
         }
     };
     flow.ctx.rate = Some(Box::new(hold));
@@ -152,12 +154,8 @@ fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
         (Work::Text | Work::Inference, _) => 0,
         (Work::Generation, Some(most)) => most.0,
         (Work::Generation, None) => {
-            let fleet = ctx.generation.fleet.topology();
-            let names = &ctx.generation.router.names;
-            let name = names.resolve(estimate.model, &fleet, SplitPoint::default());
-            let model = fleet.model_id(name).and_then(|id| fleet.model(id));
-            let serving = model.and_then(|model| model.serving.first());
-            let usual = serving.map_or(0, |serving| serving.latency.expect(true, None).tokens.0);
+            let expected = |serving: &Serving| serving.latency.expect(true, None).tokens.0;
+            let usual = of_first_backend(ctx, estimate, expected).unwrap_or(0);
             usual.saturating_mul(profile.choices)
         }
     };
@@ -165,8 +163,44 @@ fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
     each.saturating_mul(estimate.calls)
 }
 
-fn to_error(refusal: &Refusal) -> OwnError {
-    let Refusal { kind, limit, is_address, wait, tokens, .. } = *refusal;
+/// Reads what is known of a request's model on the first of its backends.
+fn of_first_backend<T>(
+    ctx: &RequestContext,
+    estimate: &Estimate<'_>,
+    read: impl FnOnce(&Serving) -> T,
+) -> Option<T> {
+    let fleet = ctx.generation.fleet.topology();
+    let names = &ctx.generation.router.names;
+    let name = names.resolve(estimate.model, &fleet, SplitPoint::default());
+    let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+    model.and_then(|model| model.serving.first()).map(read)
+}
+
+/// The usual duration of the model's requests.
+fn usual_duration(ctx: &RequestContext, estimate: &Estimate<'_>) -> Option<Duration> {
+    of_first_backend(ctx, estimate, |serving| serving.latency.durations.usual()).flatten()
+}
+
+/// The wait after which a refused client should return; `None` if no wait helps.
+fn time_to_return(
+    proxy: &Proxy,
+    caller: &Caller<'_>,
+    refusal: &Refusal,
+    usual: Option<Duration>,
+) -> Option<Duration> {
+    let LimitTime { at, .. } = moment();
+    let wait = refusal.wait?.max(Duration::from_secs(1));
+    let Some(openings) = proxy.rates.openings(caller, refusal, usual, at) else {
+        return Some(wait);
+    };
+    let key = caller.key.filter(|_| !refusal.is_address).map(|(id, _)| id);
+    let address = caller.address.filter(|_| refusal.is_address).map(|(address, _)| address);
+    Some(proxy.returns.after(("limit", refusal.kind.name(), key, address), &openings, at))
+}
+
+/// The error of a refusal. `wait`: the time after which the client should return.
+fn to_error(refusal: &Refusal, wait: Option<Duration>) -> OwnError {
+    let Refusal { kind, limit, is_address, tokens, .. } = *refusal;
     let whose = if is_address { "client address" } else { "API key" };
     let name = kind.name();
     let Some(wait) = wait else {
@@ -176,7 +210,6 @@ fn to_error(refusal: &Refusal) -> OwnError {
         );
         return OwnError::new(ErrorCode::TokenLimitTooSmall, message);
     };
-    let wait = wait.max(Duration::from_secs(1));
     let message = match kind {
         LimitKind::InFlight => {
             format!("This {whose} has as many requests in flight as it may have: {limit} ({name})")

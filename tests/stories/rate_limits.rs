@@ -43,11 +43,11 @@ fn requests_over_the_limit_get_429_in_every_dialect() {
     let before = fleet.requests();
     let messages = json!([{"role": "user", "content": "hello"}]);
     let body = json!({"model": "m", "max_tokens": 8, "messages": messages});
-    for path in [CHAT, "/v1/messages", "/api/chat"] {
+    for (path, end) in [(CHAT, 20), ("/v1/messages", 40), ("/api/chat", 60)] {
         let response = send(&fleet, path, &body);
         assert_eq!(response.status, 429, "{path}");
         let wait = number(&response, "retry-after");
-        assert!((1..=20).contains(&wait), "{path}: {wait}");
+        assert!((end - 19..=end).contains(&wait), "{path}: {wait}, one in 20 seconds");
         assert_eq!(number(&response, "x-ratelimit-remaining-requests"), 0);
         assert_eq!(response.header("x-should-retry"), Some("true"));
         let error = &response.json()["error"];
@@ -141,7 +141,8 @@ fn slots_are_free_again_however_a_request_ends() {
             let clients = [begin(&fleet, &body), begin(&fleet, &body)];
             fleet.wait_metric(in_flight, 2.0);
             let refused = send(&fleet, CHAT, &body);
-            assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")));
+            assert_eq!(refused.status, 429);
+            assert!((1..=20).contains(&number(&refused, "retry-after")), "as long as they take");
             assert!(
                 refused.text().contains("as many requests in flight as it may have: 2"),
                 "{}",

@@ -22,6 +22,7 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 
 use crate::clients::is_token_client;
+use crate::fleet::Openings;
 use account::Account;
 use addresses::Addresses;
 use penstock_api::KindCounters;
@@ -172,6 +173,23 @@ impl RateLimiter {
         permit.undo(now);
     }
 
+    /// Returns the times at which the limit that refused a request lets others pass; `None` if it
+    /// is no limit per minute or of requests in flight. `usual`: the duration of requests, if those
+    /// of the client are not known.
+    pub fn openings(
+        &self,
+        caller: &Caller<'_>,
+        refusal: &Refusal,
+        usual: Option<Duration>,
+        now: Timestamp,
+    ) -> Option<Openings> {
+        let account = match (caller.address, caller.key) {
+            (Some((address, _)), _) if refusal.is_address => self.addresses.account(address),
+            (_, key) => self.account(key?.0),
+        };
+        account.state.lock().openings(refusal, usual, now)
+    }
+
     fn count(&self, refusal: &Refusal, key: Option<&Hold>) {
         let counters = match key.filter(|_| !refusal.is_address) {
             Some(hold) => &hold.account.refused,
@@ -265,7 +283,7 @@ fn take(holds: &[Option<Hold>; 2], tokens: u64, now: LimitTime) -> Result<RateSt
     let mut status = RateStatus::default();
     for (hold, state) in states.iter_mut().flatten() {
         if refusal.is_none() {
-            state.take(&hold.limits, tokens);
+            state.take(&hold.limits, tokens, now);
         }
         status.narrow(&state.status(&hold.limits));
     }

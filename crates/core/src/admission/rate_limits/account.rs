@@ -5,15 +5,20 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use penstock_api::KindCounters;
+use penstock_api::units::Timestamp;
 use penstock_config::RateLimits;
 
 use super::leaky_bucket::LeakyBucket;
 use super::{KeyFigures, KeyUse, LimitTime, RateStatus, Refusal};
+use crate::fleet::{Durations, Openings, UNKNOWN_DURATION, time_left};
 
 const DAY: u64 = 24 * 3600;
 
-/// The `Retry-After` of a client with too many requests in flight: the real time cannot be known.
+/// The wait of a client with too many requests in flight, if nothing is known of these.
 const SLOT_WAIT: Duration = Duration::from_secs(1);
+/// The most requests in flight whose starts are remembered.
+const MAX_STARTS: usize = 256;
+const MINUTE: Duration = Duration::from_secs(60);
 
 penstock_api::named! {
     /// The limits of a client.
@@ -84,6 +89,10 @@ pub(super) struct State {
     requests: LeakyBucket,
     tokens: LeakyBucket,
     pub(super) in_flight: u32,
+    /// The starts of requests in flight, in no order; none without a limit of these.
+    starts: Vec<Timestamp>,
+    /// The durations of requests that were served, if those in flight are limited.
+    durations: Durations,
     /// The day of the counted tokens, in days since 1970.
     day: u64,
     day_tokens: u64,
@@ -150,7 +159,7 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn take(&mut self, limits: &RateLimits, tokens: u64) {
+    pub(super) fn take(&mut self, limits: &RateLimits, tokens: u64, now: LimitTime) {
         if limits.requests_per_minute.is_some() {
             self.requests.take(1);
         }
@@ -159,12 +168,59 @@ impl State {
         }
         self.day_tokens = self.day_tokens.saturating_add(tokens);
         self.in_flight = self.in_flight.saturating_add(1);
+        if limits.in_flight.is_some() && self.starts.len() < MAX_STARTS {
+            self.starts.push(now.at);
+        }
     }
 
-    /// Frees the slot of a request.
-    pub(super) fn release(&mut self) {
+    /// Frees the slot of a request that has held it since `since`.
+    pub(super) fn release(&mut self, since: LimitTime) {
         debug_assert!(self.in_flight > 0, "a slot is freed once");
         self.in_flight = self.in_flight.saturating_sub(1);
+        if let Some(place) = self.starts.iter().position(|start| *start == since.at) {
+            self.starts.swap_remove(place);
+        }
+    }
+
+    /// Records the duration of a request that was served.
+    pub(super) fn learn_duration(&self, limits: &RateLimits, took: Duration) {
+        if limits.in_flight.is_some() {
+            self.durations.learn(took);
+        }
+    }
+
+    /// The times at which a limit that has refused a request lets others pass, if nothing else
+    /// arrives. `usual`: the duration of requests, if those of the client are not known.
+    pub(super) fn openings(
+        &self,
+        refusal: &Refusal,
+        usual: Option<Duration>,
+        now: Timestamp,
+    ) -> Option<Openings> {
+        let wait = refusal.wait?;
+        let per_minute = |units: u64| {
+            let micros = MINUTE.as_micros().saturating_mul(units.into());
+            let interval = micros / u128::from(refusal.limit.max(1));
+            Duration::from_micros(u64::try_from(interval).unwrap_or(u64::MAX))
+        };
+        match refusal.kind {
+            LimitKind::RequestsPerMinute => Some(Openings::at_rate(wait, per_minute(1))),
+            LimitKind::TokensPerMinute => Some(Openings::at_rate(wait, per_minute(refusal.tokens))),
+            // All of it is free at midnight.
+            LimitKind::TokensPerDay => None,
+            LimitKind::InFlight => {
+                let usual = self.durations.usual().or(usual).unwrap_or(UNKNOWN_DURATION);
+                let mut openings = Openings::default();
+                let mut left = u32::try_from(refusal.limit).unwrap_or(u32::MAX);
+                for start in self.starts.iter().take(usize::try_from(left).unwrap_or(usize::MAX)) {
+                    openings.add(time_left(usual, now.since(*start)), 1, usual);
+                    left = left.saturating_sub(1);
+                }
+                // Those of other replicas, and those beyond the remembered ones.
+                openings.add(usual, left, usual);
+                Some(openings)
+            }
+        }
     }
 
     /// Replaces the tokens reserved at `since` by those used.

@@ -47,7 +47,11 @@ impl RatePermit {
             let mut state = hold.account.state.lock();
             state.advance(&hold.limits, now);
             state.settle(used.unwrap_or(self.reserved), self.reserved, self.since);
-            state.release();
+            state.release(self.since);
+            // A request that used nothing was not served.
+            if used != Some(0) {
+                state.learn_duration(&hold.limits, now.at.since(self.since.at));
+            }
         }
     }
 
@@ -71,7 +75,7 @@ impl Drop for RatePermit {
             return;
         }
         for hold in self.holds.iter().flatten() {
-            hold.account.state.lock().release();
+            hold.account.state.lock().release(self.since);
         }
     }
 }

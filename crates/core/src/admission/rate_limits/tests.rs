@@ -252,3 +252,42 @@ fn next_process_continues_with_what_is_used() {
     assert_eq!(permit.status().requests.unwrap().remaining, 0, "nine of ten were used");
     assert!(new.admit(&caller, 60, start).is_err());
 }
+
+#[test]
+fn openings_follow_the_limit_that_refused() {
+    let opened = |limits: &RateLimits, tokens: u64, seconds: u64| {
+        let limiter = limiter();
+        let mut held = Vec::new();
+        let refusal = loop {
+            match limiter.admit(&key(limits), tokens, at(0)) {
+                Ok(permit) => held.push(permit),
+                Err(refusal) => break refusal,
+            }
+        };
+        let now = Timestamp(seconds * SECOND);
+        let openings = limiter.openings(&key(limits), &refusal, None, now)?;
+        Some(openings.after_seconds().map(|(_, count)| count).take(10).collect::<Vec<_>>())
+    };
+    let rate = Some(vec![0, 1, 1, 2, 2, 3, 3, 4, 4, 5]);
+    assert_eq!(opened(&limits(30, 0, 0, 0), 0, 0), rate);
+    assert_eq!(opened(&limits(0, 3000, 0, 0), 100, 0), rate, "100 of 3000 tokens in two seconds");
+    assert_eq!(opened(&limits(0, 0, 1000, 0), 300, 0), None, "all of a day's is free at midnight");
+    let in_flight = opened(&limits(0, 0, 0, 2), 0, 4).unwrap();
+    assert_eq!(in_flight, [0, 0, 0, 0, 0, 2, 2, 2, 2, 2], "nothing is known of their duration");
+}
+
+#[test]
+fn slots_are_expected_after_the_duration_of_requests_that_were_served() {
+    let (limiter, limits) = (limiter(), limits(0, 0, 0, 1));
+    let serve = |from: u64, to: u64, used| {
+        limiter.admit(&key(&limits), 0, at(from)).unwrap().settle(used, at(to));
+    };
+    (0..20).for_each(|round| serve(round * 10 * SECOND, (round * 10 + 3) * SECOND, None));
+    (0..20).for_each(|_| serve(300 * SECOND, 300 * SECOND, Some(0)));
+    let _held = limiter.admit(&key(&limits), 0, at(400 * SECOND)).unwrap();
+    let refusal = limiter.admit(&key(&limits), 0, at(401 * SECOND)).unwrap_err();
+    let now = Timestamp(401 * SECOND);
+    let openings = limiter.openings(&key(&limits), &refusal, None, now).unwrap();
+    let first = openings.after_seconds().find(|(_, count)| *count > 0);
+    assert_eq!(first, Some((3, 1)), "2.2 seconds are left");
+}
