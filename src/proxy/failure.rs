@@ -153,21 +153,6 @@ pub(crate) fn timeout_message(code: ErrorCode) -> &'static str {
     code.row().message.unwrap_or(closed)
 }
 
-/// The bounds of a computed `Retry-After`: SDKs do not wait for longer.
-const MIN_WAIT: Duration = Duration::from_secs(1);
-const MAX_WAIT: Duration = Duration::from_secs(120);
-
-/// The random spread of a computed `Retry-After`, so that clients refused together do not return
-/// together.
-const JITTER: f64 = 0.2;
-
-/// The `Retry-After` for an estimated wait. `share`: random, in 0..1.
-pub(crate) fn retry_wait(estimate: Duration, share: f64) -> Duration {
-    let factor = 1.0 + JITTER * (2.0 * share.clamp(0.0, 1.0) - 1.0);
-    // Bounded before the jitter: otherwise all long waits would be cut to the same second.
-    estimate.min(MAX_WAIT).mul_f64(factor).clamp(MIN_WAIT, MAX_WAIT)
-}
-
 /// The maximum number of bytes in a message: it may quote a name that a client made up, of any
 /// length.
 const MAX_MESSAGE: usize = 2048;

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use penstock_api::units::Timestamp;
@@ -140,12 +139,6 @@ impl QueuePlace {
         let mut state = self.queue.state.lock();
         self.queue.watch(&mut state, passed.backends, fleet);
         state.queue.pass(self.id, passed, now);
-    }
-
-    /// The expected wait of a newcomer.
-    pub(super) fn time_to_empty(&self) -> Option<Duration> {
-        let now = now();
-        self.queue.state.lock().queue.time_to_empty(now)
     }
 
     /// Counts a client that got the head of a stream.

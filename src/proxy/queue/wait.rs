@@ -16,12 +16,13 @@ use penstock_core::routing::{AwaitedRoom, RouteError, RouteInput};
 use crate::proxy::Proxy;
 use crate::proxy::budgets;
 use crate::proxy::decision::{Undecided, decide, predicted_service, route_input, with_prompt};
-use crate::proxy::failure::{OwnError, retry_wait};
+use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::queue::charge_owner;
 use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
 use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
+use crate::proxy::return_time::time_of_room;
 use crate::upstream::failure::Failure;
 
 /// The maximum number of busy refusals of one request before another one counts as a failure.
@@ -147,7 +148,7 @@ pub(crate) async fn decide_from_queue(
         flow.ctx.record.queue.wait = Some(waited + now().since(waiting.since));
         match called {
             Called::Turn => {}
-            end => return Err(end_wait(flow.proxy, waiting, end)),
+            end => return Err(end_wait(flow, request, waiting, end)),
         }
         if let Err(error) = follow_reload(flow, request).await {
             waiting.place.leave(QueueEnd::Refused);
@@ -237,10 +238,10 @@ fn join(
     let queue = flow.proxy.queues.of_model(&model);
     let rules = QueueRules::new(config);
     let joined = queue.join(&newcomer, rules, &request.fleet, since);
-    let place = joined.map_err(|full| {
+    let place = joined.map_err(|_full| {
         let message = format!("{} requests wait for model '{model}', as many as may", rules.size);
-        let wait = retry_wait(full.wait.unwrap_or(config.timeout), flow.proxy.seeds.next_share());
-        Unadmitted::Queue(OwnError::new(ErrorCode::QueueFull, message).after(wait))
+        let error = OwnError::new(ErrorCode::QueueFull, message);
+        Unadmitted::Queue(with_return_time(flow, request, error))
     })?;
     // Only a sheddable request is given up before its timeout.
     let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
@@ -286,8 +287,20 @@ async fn wait(ctx: &RequestContext, waiting: &Waiting) -> Called {
     .await
 }
 
+/// Sets the time to return of a request that the queue refuses: backends that get room make places
+/// free there.
+fn with_return_time(flow: &Flow<'_>, request: &ScannedRequest, error: OwnError) -> OwnError {
+    let wait = time_of_room(flow.proxy, request.view(flow.ctx), false);
+    error.after(wait.unwrap_or(Duration::from_secs(1)))
+}
+
 /// Gives up the place, and returns the error with the time to retry.
-fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
+fn end_wait(
+    flow: &Flow<'_>,
+    request: &ScannedRequest,
+    waiting: Waiting,
+    called: Called,
+) -> Unadmitted {
     let Waiting { place, since, reason, .. } = waiting;
     let waited = now().since(since).as_secs_f64();
     // Without a reason its turn never came.
@@ -317,11 +330,8 @@ fn end_wait(proxy: &Proxy, waiting: Waiting, called: Called) -> Unadmitted {
                 .into(),
         ),
     };
-    let wait = place.time_to_empty().unwrap_or(Duration::from_secs(1));
     place.leave(end);
-    let error = OwnError::new(code, message);
-    let wait = retry_wait(wait, proxy.seeds.next_share());
-    Unadmitted::Queue(error.after(wait))
+    Unadmitted::Queue(with_return_time(flow, request, OwnError::new(code, message)))
 }
 
 /// The expected cost of a request to its owner.

@@ -14,15 +14,12 @@
 //! exception is room kept for owners below their share: the first of those takes it.
 
 mod class;
-mod dispatch_rate;
 mod line;
 mod model_queue;
 #[cfg(test)]
 mod tests;
 
 pub use model_queue::{ModelQueue, QueueRules, Turn};
-
-use std::time::Duration;
 
 use penstock_api::units::Timestamp;
 
@@ -116,7 +113,4 @@ penstock_api::named! {
 
 /// The queue has no place for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueFull {
-    /// The time until a place may be free; `None` before anything was served.
-    pub wait: Option<Duration>,
-}
+pub struct QueueFull;

@@ -8,7 +8,6 @@ use penstock_api::units::Timestamp;
 use penstock_config::{QueueConfig, QueueOrder};
 
 use super::class::Entry;
-use super::dispatch_rate::DispatchRate;
 use super::line::Line;
 use super::{Charge, Cost, EntryId, Joined, Newcomer, Passed, QueueEnd, QueueFull};
 use crate::fleet::BackendSet;
@@ -95,7 +94,6 @@ pub struct ModelQueue {
     newest_first: bool,
     next: u64,
     standing_since: Option<Timestamp>,
-    rate: DispatchRate,
     ended: [u64; QueueEnd::ALL.len()],
 }
 
@@ -130,12 +128,6 @@ impl ModelQueue {
         self.held_back_count
     }
 
-    /// The time that the last request in the queue waits at the recent dispatch rate; `None` before
-    /// anything was served.
-    pub fn time_to_empty(&self, now: Timestamp) -> Option<Duration> {
-        self.rate.time_for(self.len + 1, now)
-    }
-
     /// Adds a request behind those of its kind. If the queue is full, evicts the lowest-priority
     /// request if its priority is lower, else one of an owner with more requests there.
     ///
@@ -154,7 +146,7 @@ impl ModelQueue {
             displaced = self.displace(newcomer);
             if displaced.is_none() {
                 self.count(QueueEnd::Full);
-                return Err(QueueFull { wait: self.time_to_empty(now) });
+                return Err(QueueFull);
             }
         }
         self.standing_since.get_or_insert(now);
@@ -253,7 +245,6 @@ impl ModelQueue {
         {
             line.charge(charge);
         }
-        self.rate.add(now);
         self.leave(id, QueueEnd::Served, now);
         charge
     }
