@@ -80,7 +80,7 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
             Next::Attempt => None,
             Next::Served(served) => Some(served),
             Next::Own(response) => Some(Box::pin(send_own(flow, *response)).await),
-            Next::Failure(attempt) => Some(Box::pin(send_failure(flow, attempt)).await),
+            Next::Failure(attempt) => Some(Box::pin(send_failure(flow, &request, attempt)).await),
             Next::Refusal => Box::pin(send_refusal(flow, &mut request)).await,
         };
         if let Some(served) = sent {

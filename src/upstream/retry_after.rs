@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::header::RETRY_AFTER;
 use pingora::http::ResponseHeader;
 
 /// The largest number that is read, far above every bound of a cooldown.
@@ -10,12 +11,17 @@ const MAX_NUMBER: f64 = 1e12;
 /// The wait that a response requests: `retry-after-ms`, or `Retry-After` in seconds or as a date.
 /// Both numbers may have decimal places.
 pub(crate) fn retry_after(header: &ResponseHeader) -> Option<Duration> {
-    let text = |name: &str| Some(header.headers.get(name)?.to_str().ok()?.trim());
+    let millis = header.headers.get("retry-after-ms").and_then(|value| value.to_str().ok());
     // The finer of two fields that may both be there.
-    if let Some(millis) = text("retry-after-ms").and_then(number) {
+    if let Some(millis) = millis.and_then(|value| number(value.trim())) {
         return Some(Duration::from_secs_f64(millis / 1000.0));
     }
-    let value = text("retry-after")?;
+    standard_field(header)
+}
+
+/// The wait that `Retry-After` requests, which most clients read alone.
+pub(crate) fn standard_field(header: &ResponseHeader) -> Option<Duration> {
+    let value = header.headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Some(seconds) = number(value) {
         return Some(Duration::from_secs_f64(seconds));
     }

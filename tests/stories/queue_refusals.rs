@@ -72,6 +72,28 @@ fn rate_limits_are_met_once_per_cooldown() {
     nothing_is_left(&fleet);
 }
 
+/// The body stays the backend's own.
+#[test]
+fn relayed_refusal_without_a_time_ahead_names_the_end_of_the_cooldown() {
+    let past = "Wed, 21 Oct 2015 07:28:00 GMT";
+    let cases = [
+        (429, None, 3..=4),
+        (503, Some("soon"), 3..=4),
+        (529, None, 3..=4),
+        (429, Some("0"), 1..=2),
+        (503, Some(past), 1..=2),
+    ];
+    for (status, named, expected) in cases {
+        let routing = "cooldown: { default: 3s }";
+        let fleet = Fleet::start(1, Setup { routing, ..Setup::default() });
+        fleet.a().script([refusal(status, named)]);
+        let response = fleet.chat();
+        assert_eq!((response.status, response.error_code().as_str()), (status, "busy"));
+        let wait = retry_after(&response);
+        assert!(expected.contains(&wait), "{status} {named:?}: {wait}");
+    }
+}
+
 #[test]
 fn full_backends_spread_refused_requests_over_their_slots() {
     for strategy in ["smart", "weighted"] {

@@ -14,9 +14,10 @@ use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_re
 use crate::proxy::queue::Unadmitted;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::retry::{LastAttempt, Past};
-use crate::proxy::return_time::return_time;
+use crate::proxy::return_time::{return_time, time_of_room};
 use crate::proxy::similar_model::with_similar_model;
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
+use crate::upstream::retry_after::standard_field;
 
 /// Sends a response of penstock's own.
 pub(super) async fn send_own(
@@ -57,7 +58,7 @@ pub(super) async fn send_unadmitted(
         }
         Unadmitted::Queue(error) => {
             record_rejections(flow.ctx, request);
-            send_queue_end(flow, past.last, error).await
+            send_queue_end(flow, request, past.last, error).await
         }
     }
 }
@@ -76,7 +77,7 @@ async fn send_unserved(
     match (past.last, past.not_converted) {
         (Some(last), _) => {
             let last = Box::new(LastAttempt { is_last: true, ..*last });
-            send_failure(flow, last).await
+            send_failure(flow, request, last).await
         }
         (None, Some(reason)) => send_error(flow, NotConverted::to_error(reason)).await,
         (None, None) => {
@@ -91,28 +92,22 @@ async fn send_unserved(
 /// 429 to the queue's timeout: it shows the client what to change.
 async fn send_queue_end(
     flow: &mut Flow<'_>,
+    request: &ScannedRequest,
     last: Option<Box<LastAttempt>>,
     error: OwnError,
 ) -> Served {
     match last {
-        Some(mut last) if last.failure.is_rate_limit() => {
-            // No wait helps a request that is too large.
-            let wait = error.retry_after.filter(|_| last.failure.is_busy());
-            if let (Failure::Held(_, held), Some(wait)) = (&mut last.failure, wait)
-                && held.retry_after.is_none()
-            {
-                // The backend names no time, and the queue has an estimate of one.
-                held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
-                held.retry_after = Some(wait);
-            }
-            send_failure(flow, last).await
-        }
+        Some(last) if last.failure.is_rate_limit() => send_failure(flow, request, last).await,
         _ => send_error(flow, error).await,
     }
 }
 
 /// Responds with the failure of the last attempt: a backend's own refusal if it sent one.
-pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) -> Served {
+pub(super) async fn send_failure(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+    last: Box<LastAttempt>,
+) -> Served {
     let LastAttempt { failure, decision, fleet, is_last } = *last;
     if matches!(failure, Failure::Held(..)) {
         record_backend(flow.ctx, &decision, &fleet);
@@ -124,9 +119,12 @@ pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) ->
             let error = OwnError::from_failure(&Failure::Held(refusal, held));
             send_error(flow, error).await
         }
-        Failure::Held(refusal, held) => {
+        Failure::Held(refusal, mut held) => {
             flow.ctx.record.response.outcome = Some(held_outcome(refusal, held.status));
             let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
+            if is_busy {
+                name_return_time(flow, request, &mut held)?;
+            }
             send_held(flow, held, is_last && is_busy || refusal == Refusal::TooLarge).await
         }
         // The prompt has cost two engines their connections: it must not be sent again.
@@ -138,8 +136,35 @@ pub(super) async fn send_failure(flow: &mut Flow<'_>, last: Box<LastAttempt>) ->
         | Failure::NoResponse { .. }
         | Failure::TimedOut(_)
         | Failure::BadResponse(_)
-        | Failure::ClientGone => send_error(flow, OwnError::from_failure(&failure)).await,
+        | Failure::ClientGone => {
+            let own = OwnError::from_failure(&failure);
+            let wait = own.retry_after.and_then(|least| {
+                Some(time_of_room(flow.proxy, request.view(flow.ctx), false)?.max(least))
+            });
+            let own = match wait {
+                Some(wait) => own.after(wait),
+                None => own,
+            };
+            send_error(flow, own).await
+        }
     }
+}
+
+/// Adds the time to return to a refusal whose backend names none that lies ahead: its clients would
+/// return at once, and it is in cooldown.
+fn name_return_time(
+    flow: &Flow<'_>,
+    request: &ScannedRequest,
+    held: &mut HeldResponse,
+) -> pingora::Result<()> {
+    let named = standard_field(&held.header).filter(|wait| !wait.is_zero());
+    if named.is_some() || !matches!(held.status, 429 | 503 | 529) {
+        return Ok(());
+    }
+    let Some(wait) = time_of_room(flow.proxy, request.view(flow.ctx), false) else { return Ok(()) };
+    held.header.insert_header(header::RETRY_AFTER, to_retry_after(wait))?;
+    held.retry_after = Some(wait);
+    Ok(())
 }
 
 /// Records the backend of a decision, whose response the client gets.
