@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::header::{HeaderName, HeaderValue};
 use parking_lot::Mutex;
 use penstock_api::ErrorCode;
-use penstock_clock::unix_seconds;
+use penstock_clock::{now, unix_seconds};
 use penstock_config::BudgetScope;
 use penstock_core::admission::budgets::{
     AtLimit, BudgetReport, Exceeded, Money, RequestTerms, UNKNOWN_COST, highest_cost, is_counted,
@@ -16,6 +16,7 @@ use penstock_core::fleet::{BackendId, Topology};
 use penstock_core::routing::ModelAsked;
 use pingora::http::ResponseHeader;
 
+use crate::proxy::Proxy;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::limit_holds::{RequestBudget, UsedTokens};
@@ -50,7 +51,7 @@ pub(crate) async fn reserve(
             Err(NotReserved::Unreached) => return Err(unreached()),
         };
         if !adopt(flow, request, &exceeded.at_limit) {
-            return Err(refused(&exceeded, unix));
+            return Err(refused(flow.proxy, &exceeded, unix));
         }
     }
     Err(OwnError::new(ErrorCode::BudgetExceeded, "The budgets leave no model for the request"))
@@ -107,7 +108,7 @@ pub(crate) async fn reserve_unread(
     }
     let unix = unix_seconds();
     let held = Box::pin(hold(flow, UNKNOWN_COST, unix)).await.map_err(|error| match error {
-        NotReserved::Exceeded(exceeded) => refused(&exceeded, unix),
+        NotReserved::Exceeded(exceeded) => refused(flow.proxy, &exceeded, unix),
         NotReserved::Unreached => unreached(),
     })?;
     keep(flow.ctx, held, None, false);
@@ -148,7 +149,7 @@ fn adopt(flow: &mut Flow<'_>, request: &mut ScannedRequest, at_limit: &AtLimit) 
     true
 }
 
-fn refused(exceeded: &Exceeded, unix: u64) -> OwnError {
+fn refused(proxy: &Proxy, exceeded: &Exceeded, unix: u64) -> OwnError {
     let Exceeded { budget, subject, scope, limit, balance, estimate, .. } = exceeded;
     let whose = match scope {
         BudgetScope::Everything => String::new(),
@@ -163,6 +164,8 @@ fn refused(exceeded: &Exceeded, unix: u64) -> OwnError {
         estimate.amount(),
     );
     let wait = exceeded.room_at.map(|at| Duration::from_secs(at.saturating_sub(unix).max(1)));
+    let spread = |openings| proxy.returns.after(("budget", budget, subject), openings, now());
+    let wait = exceeded.openings.as_deref().map(spread).or(wait);
     OwnError { retry_after: wait, ..OwnError::new(ErrorCode::BudgetExceeded, message) }
 }
 

@@ -31,6 +31,7 @@ use parking_lot::{Mutex, RwLock};
 use penstock_config::{BudgetConfig, BudgetScope, Config, ModelGlob};
 
 use crate::clients::ClientIdentity;
+use crate::fleet::Openings;
 use crate::routing::audit::BudgetVerdict;
 use account::Account;
 use period::Period;
@@ -64,6 +65,9 @@ pub struct Exceeded {
     /// The time at which there may be room for it, in seconds since 1970; `None` if it costs more
     /// than the whole amount, so that no wait helps.
     pub room_at: Option<u64>,
+    /// The times at which there is room for such requests; `None` if all of it comes at one time,
+    /// or later than two minutes from now.
+    pub openings: Option<Box<Openings>>,
     pub at_limit: AtLimit,
 }
 
@@ -212,6 +216,7 @@ fn exceeded(held: &Held, account: &Account, estimate: Money, unix: u64) -> Box<E
         balance: account.balance(period, period.at(unix)),
         estimate,
         room_at: account.room_at(estimate, *limit, period, unix),
+        openings: account.openings(estimate, *limit, period, unix).map(Box::new),
         at_limit: at_limit.clone(),
     })
 }

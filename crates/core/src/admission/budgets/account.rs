@@ -1,10 +1,12 @@
 //! The money spent of one budget by one team or key that it counts apart.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use super::foreign::{Foreign, LedgerSpending, SharedBalance};
 use super::money::Money;
 use super::period::{Period, Span};
+use crate::fleet::{MAX_WAIT_S, Openings};
 
 /// The money of one budget and subject.
 #[derive(Debug, Default)]
@@ -121,15 +123,51 @@ impl Account {
         if spent.plus(amount) <= limit {
             return Some(unix);
         }
-        let foreign = self.foreign.rows().iter().map(|row| (row.part, row.amount));
-        let mut parts: Vec<(u64, Money)> = self.parts.iter().copied().chain(foreign).collect();
-        // By time: the oldest money is free first.
-        parts.sort_unstable();
+        let parts = self.parts_by_time();
         let last = parts.iter().find(|(_, sum)| {
             spent = spent.less(*sum);
             spent.plus(amount) <= limit
         });
         last.map(|(start, _)| period.end_of(*start))
+    }
+
+    /// The money spent in each part of time, the oldest first: it is free first.
+    fn parts_by_time(&self) -> Vec<(u64, Money)> {
+        let foreign = self.foreign.rows().iter().map(|row| (row.part, row.amount));
+        let mut parts: Vec<(u64, Money)> = self.parts.iter().copied().chain(foreign).collect();
+        parts.sort_unstable();
+        parts
+    }
+
+    /// Returns the times at which there is room for requests that cost an amount each. `None` if
+    /// that is at once, or not within the time that is looked ahead.
+    pub(super) fn openings(
+        &self,
+        amount: Money,
+        limit: Money,
+        period: &Period,
+        unix: u64,
+    ) -> Option<Openings> {
+        let total = self.total();
+        if amount == Money::ZERO || total.plus(amount) <= limit {
+            return None;
+        }
+        let mut taken = total.plus(self.reserved);
+        let (mut before, mut openings) = (0, None);
+        for (start, sum) in self.parts_by_time() {
+            taken = taken.less(sum);
+            let wait = period.end_of(start).saturating_sub(unix);
+            let count = limit.less(taken).0 / amount.0;
+            if count > before && wait <= MAX_WAIT_S {
+                let more = u32::try_from(count - before).unwrap_or(u32::MAX);
+                // What a request costs is taken for longer than is looked ahead.
+                let hold = Duration::from_secs(MAX_WAIT_S);
+                let openings: &mut Openings = openings.get_or_insert_default();
+                openings.add(Duration::from_secs(wait), more, hold);
+                before = count;
+            }
+        }
+        openings
     }
 
     pub(super) fn reserve(&mut self, amount: Money) {

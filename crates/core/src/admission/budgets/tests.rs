@@ -139,6 +139,14 @@ fn rolling_period_forgets_by_parts() {
     assert_eq!(room_at(0.5), Some(NOON + 60 * 60));
     assert_eq!(room_at(3.5), Some(NOON + 63 * 60), "four minutes have to be forgotten");
     assert_eq!(room_at(61.0), None);
+    let openings = |amount| {
+        let openings = budgets.reserve(None, money(amount), late).unwrap_err().openings?;
+        let count = |second| openings.after_seconds().find(|(one, _)| *one == second).unwrap().1;
+        Some([1, 60, 61, 120].map(count))
+    };
+    assert_eq!(openings(0.5), Some([2, 2, 4, 4]), "each minute is room for two");
+    assert_eq!(openings(1.5), Some([0, 0, 1, 1]));
+    assert_eq!(openings(61.0), None);
     assert!(budgets.reserve(None, money(1.0), NOON + 60 * 60).is_ok(), "the first minute is over");
     assert_eq!(budgets.reports(NOON + 2 * 3600)[0].balance.spent, Money::ZERO);
 }
