@@ -169,7 +169,7 @@ impl Conversion {
     }
 
     fn take(&mut self, event: &Event<'_>, elapsed: Duration, out: &mut Vec<u8>) -> Done {
-        // A chat template may have texts that end the generation, which the client knows nothing of.
+        // A chat template may have further texts that end the generation.
         let is_foreign = |text: &str| self.reply.terms.stop.iter().all(|own| own != text);
         if self.has_ended || matches!(*event, Event::StopText(text) if is_foreign(text)) {
             return Ok(());

@@ -1,4 +1,5 @@
-//! Whole numbers of requests. Programs without integers write `1024.0` or `1e3`, which engines take.
+//! Whole numbers of requests. Programs without integers write `1024.0` or `1e3`, and engines take
+//! them.
 
 use std::fmt;
 use std::marker::PhantomData;

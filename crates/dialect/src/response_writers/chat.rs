@@ -25,7 +25,7 @@ struct CallPiece<'a> {
 pub(crate) struct ChatChunks {
     /// The start of every chunk; empty before the first.
     head: Head,
-    /// Whether any arguments have been written, for each call.
+    /// True for each call of which any arguments have been written.
     have_arguments: Vec<bool>,
 }
 
