@@ -269,8 +269,7 @@ impl Parts {
             let service = SharedStateService(shared, Arc::clone(&self.proxy));
             server.add_service(background_service("penstock shared state", service));
         }
-        let reopener = LogReopener(self.access_log);
-        server.add_service(background_service("penstock logs", reopener));
+        server.add_service(background_service("penstock logs", LogReopener(self.access_log)));
         let waiting = self.prober.waiting();
         let control_loop = ControlLoop {
             receiver,

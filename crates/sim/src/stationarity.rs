@@ -1,6 +1,5 @@
 //! Stationarity of a run: a fleet keeps up if the number of requests in it does not grow.
 
-use super::summary::Load;
 use super::workload::Workload;
 use super::world::{RequestResult, RunResult, Status};
 
@@ -11,6 +10,17 @@ const MAX_GROWTH: f64 = 0.015;
 /// number.
 const CHANCE: f64 = 10.0;
 const DEVIATIONS: f64 = 2.0;
+
+/// The load of a run in relation to its capacity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Load {
+    /// The fleet kept up with the workload.
+    Sustained,
+    /// The number of requests in the fleet grew until the end.
+    Saturated,
+    /// The run is too short to tell, or its requests have no rate.
+    Unknown,
+}
 
 /// The load of a run, and how well the run shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -7,6 +7,7 @@ pub use priorities::PriorityFigures;
 use priorities::by_priority;
 pub use sheds::ShedFigures;
 
+pub use super::stationarity::Load;
 use super::stationarity::Trend;
 use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
@@ -30,17 +31,6 @@ impl Objective {
             && first_token(request) <= self.first_token
             && per_token(request).is_none_or(|time| time <= self.per_token)
     }
-}
-
-/// The load of a run in relation to its capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Load {
-    /// The fleet kept up with the workload.
-    Sustained,
-    /// The number of requests in the fleet grew until the end.
-    Saturated,
-    /// The run is too short to tell, or its requests have no rate.
-    Unknown,
 }
 
 /// The figures of a run. Times are in seconds.

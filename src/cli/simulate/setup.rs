@@ -172,15 +172,35 @@ impl SimulationPlan {
             notes,
         };
         plan.settle()?;
+        plan.find_load(&template, given, args, &drawn)?;
+        Ok(plan)
+    }
+
+    /// Determines the capacity if a flag needs it, with a longer workload if the given one is too
+    /// short, and scales the arrivals to the given load.
+    fn find_load(
+        &mut self,
+        template: &Template,
+        path: &str,
+        args: &SimulateArgs,
+        drawn: &DrawnWorkloads<'_>,
+    ) -> Result<(), SimulateError> {
         if args.load.is_some() || args.plot.is_some() {
-            plan.find_capacity()?;
-            if plan.capacity.is_none() && plan.steady.is_some() {
-                plan.steady = template.steady(given, args, &drawn, u32::MAX)?;
-                plan.find_capacity()?;
+            let mut most = MAX_LENGTHENING;
+            self.find_capacity()?;
+            // Step by step: a search takes as long as its workload is.
+            while self.capacity.is_none() && self.has_rate() {
+                most = most.saturating_mul(MAX_LENGTHENING);
+                let longer = template.steady(path, args, drawn, most)?;
+                let length = |one: &Option<Workload>| one.as_ref().map(|one| one.requests.len());
+                if length(&longer) <= length(&self.steady) {
+                    break;
+                }
+                self.steady = longer;
+                self.find_capacity()?;
             }
         }
-        args.load.map_or(Ok(()), |load| plan.scale_to(load))?;
-        Ok(plan)
+        args.load.map_or(Ok(()), |load| self.scale_to(load))
     }
 
     /// Declares models.

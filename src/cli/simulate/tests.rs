@@ -111,7 +111,7 @@ fn columns_have_the_same_load_whatever_they_refuse() {
     let shedding = folder.join("limited.yaml");
     std::fs::write(&shedding, limited.replace("LIMIT", limit)).unwrap();
     let shedding = shedding.to_str().unwrap().to_owned();
-    let line = ["simulate", "chatbot", "--part", "0.05", "--seeds", "1", "--json"];
+    let line = ["simulate", "chatbot", "--part", "0.2", "--seeds", "1", "--json"];
     let of = |configs: &[&str]| -> serde_json::Value {
         let done = call(&[&line[..], configs].concat());
         serde_json::from_str(&done.results).unwrap_or_else(|_| panic!("{}", done.complaints))

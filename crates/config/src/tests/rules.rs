@@ -353,7 +353,7 @@ fn settings_of_another_strategy_or_of_no_queue_warn() {
     for (text, key) in [
         (format!("routing: {{preset: lmetric, {weights}}}"), "routing.weights"),
         (
-            format!("routing: {{scorers: [{{name: load, weight: 1}}], {weights}}}"),
+            format!("routing: {{scorers: [{{name: queue-depth, weight: 1}}], {weights}}}"),
             "routing.weights",
         ),
         (format!("routing: {{strategy: round_robin, {weights}}}"), "routing.weights"),
