@@ -68,7 +68,7 @@ fn popular_prompts_leave_a_backend_that_is_many_times_slower() {
 #[test]
 fn backend_that_was_slow_is_used_again() {
     let engines = vec![engine("a", pace(2, 1)), engine("b", pace(20, 1))];
-    let late = Fault::SlowHead(Duration::from_millis(30));
+    let late = Fault::SlowHead(Duration::from_millis(80));
     let setup = Setup { strategy: "slo", routing: "predict: true", ..Setup::default() };
     let penstock = Penstock::start(&yaml(&engines, &["m", "m"], setup));
     let fleet = Fleet { penstock, engines };

@@ -245,7 +245,11 @@ fn flags_and_policy_files_choose_the_scorers() {
         "--routing-policy".as_ref(),
         "lmetric".as_ref(),
     ]);
-    assert!(ran.stdout.contains("weighted (new-prefill-batch 1; max-score)"), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("weighted, preset lmetric (new-prefill-batch 1; max-score)"),
+        "{}",
+        ran.stdout
+    );
 }
 
 #[test]

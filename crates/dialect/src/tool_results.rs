@@ -44,7 +44,12 @@ fn gather_run<'a>(run: Vec<Message<'a>>, gathered: &mut Vec<Message<'a>>) {
         let is_result = |part: &Part<'_>| matches!(part, Part::Result(_));
         let (of_calls, others): (Vec<_>, Vec<_>) = message.parts.into_iter().partition(is_result);
         results.extend(of_calls);
-        own.extend(others);
+        if rest.is_empty() {
+            own.extend(others);
+        } else if !others.is_empty() {
+            // Behind the instructions that it came behind.
+            rest.push(Message { role: Role::User, parts: others });
+        }
     }
     let role = if own.is_empty() { Role::Tool } else { Role::User };
     results.extend(own);
@@ -103,6 +108,9 @@ mod tests {
             ("xcrSr", "x c rr S"),
             ("xcrSn", "x c r S n"),
             ("xciSrn", "x c ir S n"),
+            ("xcSnr", "x c r S n"),
+            ("xcrSnr", "x c rr S n"),
+            ("xcnSmr", "x c rn S m"),
             ("xcrnm", "x c rn m"),
             ("xcr-n", "x c r  n"),
             ("xccir", "x c c ir"),

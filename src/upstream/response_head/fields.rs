@@ -98,7 +98,8 @@ impl Facts {
             self.keep_alive = value.to_str().ok().and_then(keep_alive_timeout);
             return Ok(false);
         }
-        self.is_encoded |= *name == header::CONTENT_ENCODING;
+        self.is_encoded |= *name == header::CONTENT_ENCODING
+            && !value.as_bytes().eq_ignore_ascii_case(b"identity");
         if *name == header::CONTENT_TYPE {
             self.stream = StreamFraming::of_content_type(value.as_bytes());
             self.is_json =

@@ -31,12 +31,15 @@ struct Returns {
 impl Returns {
     /// Takes the first opening that no earlier return needs. Returns the seconds until then.
     fn take(&mut self, now: u64, openings: &Openings) -> u64 {
-        while self.first < now && self.counts.pop_front().is_some() {
+        // Those of this tick have come, or are about to: the openings are what they leave.
+        while self.first <= now && self.counts.pop_front().is_some() {
             self.first += 1;
         }
         if self.counts.is_empty() {
             self.first = now;
         }
+        // Another thread may have been here with a later time.
+        let now = now.max(self.first.saturating_sub(1));
         // Two returns that are this far apart can use the same room, one after the other.
         let hold = to_micros(openings.hold()).div_ceil(TICK_US).max(1);
         let sums = self.sums();
@@ -160,6 +163,24 @@ mod tests {
         assert_eq!(waits(&times, &openings(700), 60_000, 1), [1]);
         let other = times.after("other", &openings(700), at(1000));
         assert_eq!(other.as_secs(), 1, "another line");
+    }
+
+    #[test]
+    fn client_that_returns_gives_its_opening_back() {
+        let times = ReturnTimes::default();
+        let openings = |wait| Openings::at_rate(seconds(wait), seconds(24));
+        assert_eq!(waits(&times, &openings(2), 0, 1), [2]);
+        assert_eq!(waits(&times, &openings(3), 2100, 1), [3], "the first one is back");
+    }
+
+    #[test]
+    fn time_may_go_back_between_two_threads() {
+        let times = ReturnTimes::default();
+        let mut one = Openings::default();
+        one.add(seconds(1), 1, seconds(1));
+        assert_eq!(waits(&times, &one, 60_000, 2), [1, 2]);
+        assert_eq!(waits(&times, &one, 1000, 1), [3]);
+        assert!(times.lines.lock().values().all(|one| one.counts.len() < LENGTH));
     }
 
     #[test]
