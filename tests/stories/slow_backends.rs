@@ -68,7 +68,7 @@ fn popular_prompts_leave_a_backend_that_is_many_times_slower() {
 #[test]
 fn backend_that_was_slow_is_used_again() {
     let engines = vec![engine("a", pace(2, 1)), engine("b", pace(20, 1))];
-    let late = Fault::SlowHead(Duration::from_millis(80));
+    let late = Fault::SlowHead(Duration::from_millis(50));
     let setup = Setup { strategy: "slo", routing: "predict: true", ..Setup::default() };
     let penstock = Penstock::start(&yaml(&engines, &["m", "m"], setup));
     let fleet = Fleet { penstock, engines };
@@ -82,7 +82,7 @@ fn backend_that_was_slow_is_used_again() {
         fleet.a().counters().requests - before
     };
     fleet.a().always(Some(late));
-    (0..50).find(|batch| served_by_a_of(batch * 20..batch * 20 + 20) == 0).expect("it is left");
+    (0..50).find(|batch| served_by_a_of(batch * 20..batch * 20 + 20) < 2).expect("it is left");
     fleet.a().always(None);
     let is_used = |batch: &usize| served_by_a_of(batch * 20..batch * 20 + 20) > 15;
     (50..500).find(is_used).expect("it is tried, and found to be faster");
