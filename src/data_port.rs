@@ -233,7 +233,7 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
     flow.ctx.record.request.is_streaming = named.profile.streaming;
     let plan = plan_of(flow.ctx, &named.model);
     if flow.ctx.has_rate_limits() {
-        let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref());
+        let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref(), &body.bytes);
         if let Err(error) = limit_rate(flow, Some(&estimate)).await {
             return send_error(flow, error).await;
         }

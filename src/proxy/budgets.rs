@@ -12,6 +12,7 @@ use penstock_config::BudgetScope;
 use penstock_core::admission::budgets::{
     AtLimit, BudgetReport, Exceeded, Money, RequestTerms, UNKNOWN_COST, highest_cost, is_counted,
 };
+use penstock_core::admission::returns::Fingerprint;
 use penstock_core::fleet::{BackendId, Topology};
 use penstock_core::routing::ModelAsked;
 use pingora::http::ResponseHeader;
@@ -21,6 +22,7 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::limit_holds::{RequestBudget, UsedTokens};
 use crate::proxy::request::ScannedRequest;
+use crate::proxy::return_time::fingerprint;
 use crate::shared_state::{BudgetLease, NotReserved, SharedHold};
 
 /// The model that a request gets because a budget does not suffice for its own.
@@ -51,7 +53,8 @@ pub(crate) async fn reserve(
             Err(NotReserved::Unreached) => return Err(unreached()),
         };
         if !adopt(flow, request, &exceeded.at_limit) {
-            return Err(refused(flow.proxy, &exceeded, unix));
+            let request = fingerprint(request.view(flow.ctx));
+            return Err(refused(flow.proxy, &exceeded, request, unix));
         }
     }
     Err(OwnError::new(ErrorCode::BudgetExceeded, "The budgets leave no model for the request"))
@@ -108,7 +111,7 @@ pub(crate) async fn reserve_unread(
     }
     let unix = unix_seconds();
     let held = Box::pin(hold(flow, UNKNOWN_COST, unix)).await.map_err(|error| match error {
-        NotReserved::Exceeded(exceeded) => refused(flow.proxy, &exceeded, unix),
+        NotReserved::Exceeded(exceeded) => refused(flow.proxy, &exceeded, None, unix),
         NotReserved::Unreached => unreached(),
     })?;
     keep(flow.ctx, held, None, false);
@@ -149,7 +152,12 @@ fn adopt(flow: &mut Flow<'_>, request: &mut ScannedRequest, at_limit: &AtLimit) 
     true
 }
 
-fn refused(proxy: &Proxy, exceeded: &Exceeded, unix: u64) -> OwnError {
+fn refused(
+    proxy: &Proxy,
+    exceeded: &Exceeded,
+    request: Option<Fingerprint>,
+    unix: u64,
+) -> OwnError {
     let Exceeded { budget, subject, scope, limit, balance, estimate, .. } = exceeded;
     let whose = match scope {
         BudgetScope::Everything => String::new(),
@@ -164,7 +172,8 @@ fn refused(proxy: &Proxy, exceeded: &Exceeded, unix: u64) -> OwnError {
         estimate.amount(),
     );
     let wait = exceeded.room_at.map(|at| Duration::from_secs(at.saturating_sub(unix).max(1)));
-    let spread = |openings| proxy.returns.after(("budget", budget, subject), openings, now());
+    let line = ("budget", budget, subject);
+    let spread = |openings| proxy.returns.after(line, request, openings, now());
     let wait = exceeded.openings.as_deref().map(spread).or(wait);
     OwnError { retry_after: wait, ..OwnError::new(ErrorCode::BudgetExceeded, message) }
 }

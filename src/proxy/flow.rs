@@ -162,7 +162,7 @@ pub struct RequestContext {
     /// The framing of the body; Pingora is made to believe that there is none.
     pub(crate) body_length: BodyLength,
     pub(crate) body_is_read: bool,
-    /// Identifies the client, its credential and its prompt to circuit breakers and cooldowns.
+    /// Identifies the client and its credential to circuit breakers, cooldowns and queues.
     pub(crate) requester: Requester,
     /// The client's `Origin`, if CORS allows it to read the response.
     pub(crate) cors_origin: Option<HeaderValue>,

@@ -11,6 +11,7 @@ use penstock_clock::{now, unix_seconds};
 use penstock_core::admission::rate_limits::{
     AddressKey, Caller, LimitKind, LimitTime, Quota, RatePermit, RateStatus, Refusal,
 };
+use penstock_core::admission::returns::Fingerprint;
 use penstock_core::fleet::{Outcome, Serving};
 use penstock_core::routing::{EnsemblePlan, SplitPoint};
 use penstock_scan::{RequestProfile, Usage};
@@ -40,6 +41,7 @@ pub(crate) struct Estimate<'a> {
     model: &'a str,
     /// The number of calls that the request becomes.
     calls: u64,
+    body: &'a [u8],
 }
 
 impl<'a> Estimate<'a> {
@@ -48,11 +50,13 @@ impl<'a> Estimate<'a> {
         profile: &'a RequestProfile,
         model: &'a str,
         plan: Option<&'a EnsemblePlan>,
+        body: &'a [u8],
     ) -> Self {
         Self {
             profile,
             model: plan.map_or(model, |plan| plan.model.as_str()),
             calls: plan.map_or(1, |_| EnsemblePlan::calls().map(|_| 1).sum()),
+            body,
         }
     }
 }
@@ -94,7 +98,9 @@ pub(crate) async fn limit_rate(
         Ok(hold) => (hold, Ok(())),
         Err(refusal) => {
             let usual = estimate.and_then(|estimate| usual_duration(flow.ctx, estimate));
-            let wait = time_to_return(flow.proxy, &caller, &refusal, usual);
+            let client = flow.ctx.requester.client;
+            let request = estimate.map(|estimate| Fingerprint::of(client, estimate.body));
+            let wait = time_to_return(flow.proxy, &caller, &refusal, request, usual);
             let hold = RateHold { status: refusal.status, permit: None, shared: None };
             (hold, Err(to_error(&refusal, wait)))
         }
@@ -186,6 +192,7 @@ fn time_to_return(
     proxy: &Proxy,
     caller: &Caller<'_>,
     refusal: &Refusal,
+    request: Option<Fingerprint>,
     usual: Option<Duration>,
 ) -> Option<Duration> {
     let LimitTime { at, .. } = moment();
@@ -195,7 +202,8 @@ fn time_to_return(
     };
     let key = caller.key.filter(|_| !refusal.is_address).map(|(id, _)| id);
     let address = caller.address.filter(|_| refusal.is_address).map(|(address, _)| address);
-    Some(proxy.returns.after(("limit", refusal.kind.name(), key, address), &openings, at))
+    let line = ("limit", refusal.kind.name(), key, address);
+    Some(proxy.returns.after(line, request, &openings, at))
 }
 
 /// The error of a refusal. `wait`: the time after which the client should return.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use penstock_clock::now;
+use penstock_core::admission::returns::Fingerprint;
 use penstock_core::fleet::{BackendSet, Openings};
 use penstock_core::routing::RouteError;
 
@@ -22,7 +23,7 @@ pub(crate) fn return_time(
         RouteError::ObjectiveMissed { model, wait, together, .. } => {
             let interval = Duration::from_secs(1) / (*together).max(1);
             let openings = Openings::at_rate(*wait, interval);
-            Some(proxy.returns.after(("model", &**model), &openings, now()))
+            Some(proxy.returns.after(("model", &**model), fingerprint(view), &openings, now()))
         }
         RouteError::FallbackChainExhausted { .. } => time_of_room(proxy, view, true),
         RouteError::Saturated { .. }
@@ -52,5 +53,11 @@ pub(crate) fn time_of_room(
     let router = &view.ctx.generation.router;
     let openings = router.openings(&input, in_chain)?;
     let model = router.names.resolve(input.model, input.fleet, input.split);
-    Some(proxy.returns.after(("model", model), &openings, input.now))
+    Some(proxy.returns.after(("model", model), fingerprint(view), &openings, input.now))
+}
+
+/// Identifies a request that its client sends again; `None` once its body is released.
+pub(crate) fn fingerprint(view: RequestView<'_>) -> Option<Fingerprint> {
+    let body = view.request.body.as_ref()?;
+    Some(Fingerprint::of(view.ctx.requester.client, &body.bytes))
 }

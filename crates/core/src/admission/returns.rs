@@ -9,15 +9,48 @@ use std::time::Duration;
 use ahash::{HashMap, RandomState};
 use parking_lot::Mutex;
 use penstock_api::units::{Timestamp, to_micros};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::fleet::{MAX_WAIT_S, Openings};
 
 /// The length of a tick in microseconds: returns are remembered by ticks.
 const TICK_US: u64 = 250_000;
 const TICKS_PER_SECOND: u64 = 1_000_000 / TICK_US;
+/// The age from which a promised return that has not come due counts as given up when the same
+/// request is refused again. Requests of a burst come closer together: equal ones each need an
+/// opening.
+const REPEAT_TICKS: u64 = 2 * TICKS_PER_SECOND;
+/// The most returns per line that are remembered with their request.
+const MAX_PROMISES: usize = 256;
+/// The bytes of a body that identify it, at its start and at its end.
+const COMPARED_BYTES: usize = 16 * 1024;
 /// The most lines whose returns are remembered; beyond that those without returns to come are
 /// forgotten, or all.
 const MAX_LINES: usize = 1024;
+
+/// Identifies a request that its client sends again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fingerprint(u64);
+
+impl Fingerprint {
+    /// The fingerprint of a body that `client` sends.
+    pub fn of(client: u64, body: &[u8]) -> Self {
+        let start = body.get(..COMPARED_BYTES).unwrap_or(body);
+        let end = body.get(body.len().saturating_sub(COMPARED_BYTES)..).unwrap_or_default();
+        let seed = xxh3_64_with_seed(start, client ^ body.len() as u64);
+        Self(xxh3_64_with_seed(end, seed))
+    }
+}
+
+/// The return that a refused request was promised.
+#[derive(Debug)]
+struct Promise {
+    request: Fingerprint,
+    /// The tick of the return.
+    due: u64,
+    /// The tick of the refusal.
+    made: u64,
+}
 
 /// The returns to come in one line.
 #[derive(Debug, Default)]
@@ -26,11 +59,13 @@ struct Returns {
     first: u64,
     /// The number of returns in each tick.
     counts: VecDeque<u32>,
+    /// The newest of them, by the time of their refusal.
+    promises: VecDeque<Promise>,
 }
 
 impl Returns {
     /// Takes the first opening that no earlier return needs. Returns the seconds until then.
-    fn take(&mut self, now: u64, openings: &Openings) -> u64 {
+    fn take(&mut self, now: u64, request: Option<Fingerprint>, openings: &Openings) -> u64 {
         // Those of this tick have come, or are about to: the openings are what they leave.
         while self.first <= now && self.counts.pop_front().is_some() {
             self.first += 1;
@@ -40,6 +75,7 @@ impl Returns {
         }
         // Another thread may have been here with a later time.
         let now = now.max(self.first.saturating_sub(1));
+        self.release(now, request);
         // Two returns that are this far apart can use the same room, one after the other.
         let hold = to_micros(openings.hold()).div_ceil(TICK_US).max(1);
         let sums = self.sums();
@@ -52,10 +88,34 @@ impl Returns {
             let (from, to) = (tick.saturating_sub(hold - 1), tick.saturating_add(hold));
             if sum_before(to) - sum_before(from) < open {
                 self.add(tick);
+                self.promise(request, tick, now);
                 return wait;
             }
         }
         MAX_WAIT_S
+    }
+
+    /// Takes back the opening of a request that did not wait for it.
+    // Otherwise a client that polls would take one with each try, and those of all others would lie
+    // ever later.
+    fn release(&mut self, now: u64, request: Option<Fingerprint>) {
+        self.promises.retain(|one| one.due > now);
+        let given_up =
+            |one: &Promise| Some(one.request) == request && one.made + REPEAT_TICKS <= now;
+        let promise = self.promises.iter().position(given_up);
+        let Some(promise) = promise.and_then(|index| self.promises.remove(index)) else { return };
+        let index = usize::try_from(promise.due - self.first).unwrap_or(usize::MAX);
+        if let Some(count) = self.counts.get_mut(index) {
+            *count = count.saturating_sub(1);
+        }
+    }
+
+    fn promise(&mut self, request: Option<Fingerprint>, due: u64, now: u64) {
+        let Some(request) = request else { return };
+        if self.promises.len() >= MAX_PROMISES {
+            self.promises.pop_front();
+        }
+        self.promises.push_back(Promise { request, due, made: now });
     }
 
     /// The number of returns before each tick, and before the one after the last.
@@ -95,8 +155,15 @@ pub struct ReturnTimes {
 
 impl ReturnTimes {
     /// The `Retry-After` of a refused request: whole seconds, from 1 to 120. Requests of the same
-    /// `line` share its openings.
-    pub fn after(&self, line: impl Hash, openings: &Openings, now: Timestamp) -> Duration {
+    /// `line` share its openings. `request`: identifies it when it comes again; `None` for a body
+    /// that is not read.
+    pub fn after(
+        &self,
+        line: impl Hash,
+        request: Option<Fingerprint>,
+        openings: &Openings,
+        now: Timestamp,
+    ) -> Duration {
         let line = self.hasher.hash_one(line);
         let tick = now.0 / TICK_US;
         let mut lines = self.lines.lock();
@@ -106,7 +173,7 @@ impl ReturnTimes {
                 lines.clear();
             }
         }
-        Duration::from_secs(lines.entry(line).or_default().take(tick, openings))
+        Duration::from_secs(lines.entry(line).or_default().take(tick, request, openings))
     }
 }
 
@@ -123,7 +190,7 @@ mod tests {
     }
 
     fn waits(times: &ReturnTimes, openings: &Openings, now: u64, count: usize) -> Vec<u64> {
-        (0..count).map(|_| times.after("m", openings, at(now)).as_secs()).collect()
+        (0..count).map(|_| times.after("m", None, openings, at(now)).as_secs()).collect()
     }
 
     #[test]
@@ -161,7 +228,7 @@ mod tests {
         assert_eq!(waits(&times, &openings(1700), 0, 2), [2, 5]);
         assert_eq!(waits(&times, &openings(700), 1000, 1), [7], "2 and 5 are taken");
         assert_eq!(waits(&times, &openings(700), 60_000, 1), [1]);
-        let other = times.after("other", &openings(700), at(1000));
+        let other = times.after("other", None, &openings(700), at(1000));
         assert_eq!(other.as_secs(), 1, "another line");
     }
 
@@ -171,6 +238,40 @@ mod tests {
         let openings = |wait| Openings::at_rate(seconds(wait), seconds(24));
         assert_eq!(waits(&times, &openings(2), 0, 1), [2]);
         assert_eq!(waits(&times, &openings(3), 2100, 1), [3], "the first one is back");
+    }
+
+    #[test]
+    fn client_that_polls_keeps_one_opening_in_two_seconds() {
+        let times = ReturnTimes::default();
+        let refuse = |client, now| {
+            let mut openings = Openings::default();
+            openings.add(seconds(9).saturating_sub(Duration::from_millis(now)), 1, seconds(9));
+            let request = Some(Fingerprint::of(client, b"{}"));
+            times.after("m", request, &openings, at(now)).as_secs()
+        };
+        let polled: Vec<u64> = (0..9).map(|poll| refuse(1, poll * 1000)).collect();
+        assert_eq!(polled, [9, 17, 7, 15, 5, 13, 3, 11, 1], "two openings in turn");
+        assert_eq!(refuse(2, 8000), 19, "another client finds the third free");
+    }
+
+    #[test]
+    fn equal_requests_of_a_burst_are_not_one() {
+        let times = ReturnTimes::default();
+        let mut one = Openings::default();
+        one.add(seconds(3), 1, seconds(3));
+        let request = Some(Fingerprint::of(1, b"{}"));
+        let waits = [0, 500, 1900].map(|now| times.after("m", request, &one, at(now)).as_secs());
+        assert_eq!(waits, [3, 6, 8]);
+    }
+
+    #[test]
+    fn fingerprint_is_of_the_client_and_the_whole_of_a_short_body() {
+        let of = |client, body: &[u8]| Fingerprint::of(client, body);
+        let long = |last: u8| [vec![b'a'; 40_000], vec![last]].concat();
+        assert_eq!(of(1, &long(b'a')), of(1, &long(b'a')));
+        assert_ne!(of(1, &long(b'a')), of(1, &long(b'b')));
+        assert_ne!(of(1, b""), of(2, b""));
+        assert_ne!(of(1, &[b'a'; 40_000]), of(1, &[b'a'; 40_001]));
     }
 
     #[test]
@@ -198,7 +299,7 @@ mod tests {
         let openings = Openings::at_rate(Duration::ZERO, seconds(1));
         assert_eq!(waits(&times, &openings, 0, 500).last(), Some(&120));
         for line in 0..3000 {
-            times.after(line, &openings, at(0));
+            times.after(line, None, &openings, at(0));
         }
         assert!(times.lines.lock().len() <= MAX_LINES);
         let longest = times.lines.lock().values().map(|one| one.counts.len()).max();

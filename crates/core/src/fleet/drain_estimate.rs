@@ -27,6 +27,8 @@ pub struct ExpectedResponse {
     pub tokens: TokenCount,
     /// The usual duration of a response that is not streamed.
     pub duration: Duration,
+    /// The time within which nine of ten requests end, streamed or not.
+    pub usual: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -39,6 +41,15 @@ struct Slot {
     model: AtomicUsize,
     /// The expected duration of a whole response; 0 for a stream.
     expected_micros: AtomicU64,
+    usual_micros: AtomicU64,
+}
+
+/// A request in flight.
+pub(super) struct Running {
+    pub(super) started: Timestamp,
+    pub(super) model: ModelTag,
+    /// The time that requests for its model usually took when it started; zero if unknown.
+    pub(super) usual: Duration,
 }
 
 /// The identity of a model on a backend, as long as that is in the fleet; 0 for none.
@@ -79,6 +90,7 @@ impl DrainEstimate {
                 slot.model.store(model, Ordering::Relaxed);
                 slot.expected_tokens.store(expected.tokens.0, Ordering::Relaxed);
                 slot.expected_micros.store(to_micros(expected.duration), Ordering::Relaxed);
+                slot.usual_micros.store(to_micros(expected.usual), Ordering::Relaxed);
                 return u16::try_from(number).ok().map(SlotId);
             }
         }
@@ -102,12 +114,16 @@ impl DrainEstimate {
         }
     }
 
-    /// The start of each request in flight, with its model.
-    pub(super) fn started(&self) -> impl Iterator<Item = (Timestamp, ModelTag)> {
+    /// The requests in flight.
+    pub(super) fn running(&self) -> impl Iterator<Item = Running> {
         let slots = self.slots.get().into_iter().flat_map(|slots| slots.iter());
         slots.filter_map(|slot| {
             let sent_at = slot.sent_at.load(Ordering::Acquire);
-            (sent_at != 0).then(|| (Timestamp(sent_at), slot.model.load(Ordering::Relaxed)))
+            (sent_at != 0).then(|| Running {
+                started: Timestamp(sent_at),
+                model: slot.model.load(Ordering::Relaxed),
+                usual: Duration::from_micros(slot.usual_micros.load(Ordering::Relaxed)),
+            })
         })
     }
 
@@ -149,7 +165,7 @@ mod tests {
     const SECOND: u64 = 1_000_000;
 
     fn stream(tokens: u32) -> ExpectedResponse {
-        ExpectedResponse { tokens: TokenCount(tokens), duration: Duration::ZERO }
+        ExpectedResponse { tokens: TokenCount(tokens), ..Default::default() }
     }
 
     #[test]
@@ -176,8 +192,8 @@ mod tests {
     #[test]
     fn plain_response_is_estimated_by_the_usual_duration() {
         let all = DrainEstimate::default();
-        let usual = ExpectedResponse { tokens: TokenCount(0), duration: Duration::from_secs(8) };
-        let slot = all.take(usual, 0, Timestamp(SECOND)).unwrap();
+        let expected = ExpectedResponse { duration: Duration::from_secs(8), ..Default::default() };
+        let slot = all.take(expected, 0, Timestamp(SECOND)).unwrap();
         assert_eq!(all.time_left(Timestamp(4 * SECOND)), Some(Duration::from_secs(5)));
         assert_eq!(all.time_left(Timestamp(21 * SECOND)), Some(Duration::from_secs(20)));
         all.free(slot);

@@ -18,6 +18,9 @@ const FIRST_DEVIATION: f64 = 0.125;
 /// The number of deviations above the mean within which nine of ten requests end, be their times
 /// distributed normally or exponentially.
 const DEVIATIONS: f64 = 2.0;
+/// The most that one sample counts, in usual durations: one very long response among short ones
+/// says little about those in flight.
+const MAX_SAMPLE: f64 = 4.0;
 /// The share by which requests may take longer although none did before.
 const MARGIN: f64 = 0.05;
 /// The microseconds of a unit: 32 bits hold 49 days.
@@ -40,10 +43,13 @@ impl Durations {
         let took = (to_micros(took) / UNIT_US) as f64;
         let (mean, deviation) = match self.read() {
             None => (took, took * FIRST_DEVIATION),
-            Some((mean, deviation)) => (
-                mean + (took - mean) * MEAN_WEIGHT,
-                deviation + ((took - mean).abs() - deviation) * DEVIATION_WEIGHT,
-            ),
+            Some((mean, deviation)) => {
+                let took = took.min(usual_ms(mean, deviation) * MAX_SAMPLE);
+                (
+                    mean + (took - mean) * MEAN_WEIGHT,
+                    deviation + ((took - mean).abs() - deviation) * DEVIATION_WEIGHT,
+                )
+            }
         };
         // At least 1: a mean of 0 would read as "no sample".
         let packed = whole(mean).max(1) << 32 | whole(deviation);
@@ -53,7 +59,7 @@ impl Durations {
     /// The time within which nine of ten requests end; `None` before the first sample.
     pub fn usual(&self) -> Option<Duration> {
         let (mean, deviation) = self.read()?;
-        Some(Duration::from_secs_f64((mean * (1.0 + MARGIN) + deviation * DEVIATIONS) / 1e3))
+        Some(Duration::from_secs_f64(usual_ms(mean, deviation) / 1e3))
     }
 
     fn read(&self) -> Option<(f64, f64)> {
@@ -61,6 +67,10 @@ impl Durations {
         let lower = packed & u64::from(u32::MAX);
         (packed != 0).then_some(((packed >> 32) as f64, lower as f64))
     }
+}
+
+fn usual_ms(mean: f64, deviation: f64) -> f64 {
+    mean * (1.0 + MARGIN) + deviation * DEVIATIONS
 }
 
 /// The remaining time of a request that has run for `elapsed`. One that takes longer than usual
@@ -98,6 +108,14 @@ mod tests {
         let unequal = [1000, 1000, 6000];
         let usual = learned(unequal.into_iter().cycle().take(90));
         assert!((5.5..8.5).contains(&usual), "{usual}");
+    }
+
+    #[test]
+    fn one_outlier_says_little_and_a_change_is_learned_at_once() {
+        let short = [200; 30];
+        assert!(learned(short.into_iter().chain([25_000])) < 1.0);
+        let changed = learned(short.into_iter().chain([8000; 5]));
+        assert!((7.0..12.0).contains(&changed), "{changed}");
     }
 
     #[test]

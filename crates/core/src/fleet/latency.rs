@@ -115,14 +115,16 @@ impl ModelLatency {
 
     /// Returns the expected size of the response to a request.
     pub fn expect(&self, streaming: bool, max_tokens: Option<TokenCount>) -> ExpectedResponse {
+        // Zero means unknown in each.
+        let usual = self.durations.usual().unwrap_or_default();
         if !streaming {
-            // Zero means unknown there.
             let duration = self.response().unwrap_or_default();
-            return ExpectedResponse { tokens: TokenCount(0), duration };
+            return ExpectedResponse { duration, usual, ..Default::default() };
         }
         // The lesser: a client's limit is often far above what comes.
         let lengths = max_tokens.into_iter().chain(self.length());
-        ExpectedResponse { tokens: lengths.min().unwrap_or_default(), duration: Duration::ZERO }
+        let tokens = lengths.min().unwrap_or_default();
+        ExpectedResponse { tokens, usual, ..Default::default() }
     }
 }
 

@@ -8,6 +8,7 @@ use penstock_api::units::Timestamp;
 use penstock_config::HealthConfig;
 
 use super::backend::BackendState;
+use super::drain_estimate::Running;
 use super::durations::{UNKNOWN_DURATION, time_left};
 use super::health::Health;
 use super::model_state::ModelState;
@@ -87,22 +88,27 @@ impl Serving {
         let Some(limit) = self.tightest_limit() else { return openings.add_unlimited(usable_in) };
         openings.add(usable_in, limit.room(), usual);
         let mut left = limit.in_flight.min(limit.limit);
-        for started in self.started(limit.is_of_model) {
+        for running in self.running(limit.is_of_model) {
             if left == 0 {
                 return;
             }
             left -= 1;
-            openings.add(time_left(usual, now.since(started)).max(usable_in), 1, usual);
+            let takes = match running.model == ModelState::tag(&self.model_state) {
+                false if !running.usual.is_zero() => running.usual,
+                _ => usual,
+            };
+            let wait = time_left(takes, now.since(running.started));
+            openings.add(wait.max(usable_in), 1, usual);
         }
         // Those that are not tracked.
         openings.add(usual.max(usable_in), left, usual);
     }
 
-    /// The starts of the requests in flight, of the backend or of the model alone.
-    fn started(&self, is_of_model: bool) -> impl Iterator<Item = Timestamp> {
+    /// The requests in flight, of the backend or of the model alone.
+    fn running(&self, is_of_model: bool) -> impl Iterator<Item = Running> {
         let tag = ModelState::tag(&self.model_state);
-        let all = self.state.drain_estimate.started();
-        all.filter(move |(_, of)| !is_of_model || *of == tag).map(|(started, _)| started)
+        let all = self.state.drain_estimate.running();
+        all.filter(move |one| !is_of_model || one.model == tag)
     }
 
     fn tightest_limit(&self) -> Option<Limit> {

@@ -92,6 +92,28 @@ fn limit_of_the_model_counts_its_own_requests() {
 }
 
 #[test]
+fn requests_of_other_models_end_in_their_own_time() {
+    let yaml = "routing: { strategy: smart }\nbackends:\n";
+    let fleet =
+        Fleet::of(&format!("{yaml}{}", backend("a", 1, "max_in_flight: 1, models: [m, o]")));
+    learn(&fleet, "a", 4);
+    let topology = fleet.live.topology();
+    let other = topology.model(topology.model_id("o").unwrap()).unwrap().serving[0].clone();
+    let first = |now| openings(&fleet, false, now).iter().position(|count| *count > 0).unwrap() + 1;
+    let hold = || {
+        let mut permit = other.try_reserve(&PermitRequest::default()).unwrap();
+        permit.estimate_drain(other.latency.expect(true, None), NOW);
+        permit
+    };
+    let unknown = hold();
+    assert_eq!(first(0.0), 5, "as the refused model's");
+    drop(unknown);
+    (0..30).for_each(|_| other.latency.durations.learn(Duration::from_secs(20)));
+    let _known = hold();
+    assert_eq!(first(3.0), 19);
+}
+
+#[test]
 fn fallbacks_count_where_the_whole_chain_was_tried() {
     let fleet = fleet("");
     learn(&fleet, "a", 8);
