@@ -108,6 +108,18 @@ enum Member {
     Other,
 }
 
+/// The members that a response to a chat begins with, up to its first output: most responses are
+/// these, and each is read as it ends.
+const CHAT: &[(&[u8], Member)] = &[
+    (b"id\":", Member::Other),
+    (b"object\":", Member::Other),
+    (b"created\":", Member::Other),
+    (b"model\":", Member::Other),
+    (b"choices\":", Member::Output),
+];
+const CHOICE: &[(&[u8], bool)] = &[(b"index\":", false), (b"message\":", true)];
+const MESSAGE: &[(&[u8], bool)] = &[(b"role\":", false), (b"content\":", true)];
+
 /// The parts of a result that have been found.
 struct Found {
     form: Form,
@@ -139,8 +151,9 @@ impl WholeResult {
         }
         let mut found = Found::new(form);
         let mut cursor = Cursor::of_response(body);
+        let likely = if form == Form::Choices { CHAT } else { &[] };
         let read: Parsed = cursor.members(
-            Members::named(|name: &[u8]| form.member(name)),
+            Members::with_likely(likely, |name: &[u8]| form.member(name)),
             |cursor, member, kind| {
                 // Any list may be one of ranks, but not any member.
                 found.has_member |= matches!(member, Member::Output | Member::Text)
@@ -228,24 +241,30 @@ impl Found {
     }
 
     fn read_choice(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
-        let members = Members::named(|name: &[u8]| matches!(name, b"message" | b"delta" | b"text"));
+        let is_output = |name: &[u8]| matches!(name, b"message" | b"delta" | b"text");
+        let members = Members::with_likely(CHOICE, is_output);
         cursor.members(members, |cursor, is_output, kind| {
             match kind {
-                b'{' if is_output => self.read_message(cursor)?,
-                _ => self.has_output |= is_filled(cursor, kind)? && is_output,
+                _ if !is_output => return cursor.skip(kind),
+                b'{' => self.read_message(cursor)?,
+                _ => self.read_text(cursor, kind)?,
             }
             self.stop_at_output()
         })
     }
 
     fn read_message(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
-        cursor.members(Members::named(is_output), |cursor, is_output, kind| {
+        let members = Members::with_likely(MESSAGE, is_output);
+        cursor.members(members, |cursor, is_output, kind| {
+            if !is_output {
+                return cursor.skip(kind);
+            }
             // A text may be long, and nothing after it is read.
-            if is_output && kind == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"') {
+            if kind == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"') {
                 self.has_output = true;
                 self.stop_at_output()?;
             }
-            self.has_output |= is_filled(cursor, kind)? && is_output;
+            self.read_text(cursor, kind)?;
             self.stop_at_output()
         })
     }
