@@ -17,6 +17,9 @@ pub(super) fn start(config: &LogConfig) -> Result<ApplyLog, TryInitError> {
     let is_fixed = by_variable.is_some();
     let first = by_variable.unwrap_or_else(|| EnvFilter::new(filter(config)));
     let writer = tracing_subscriber::fmt().with_writer(io::stderr);
+    // It would report a line that cannot be written on the same standard error, and panic in the
+    // thread that logged: on a full disk, or when the reader of a pipe has left.
+    let writer = writer.log_internal_errors(false);
     let set: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync> = match config.format
     {
         LogFormat::Text => {

@@ -19,7 +19,9 @@ const TICKS_PER_SECOND: u64 = 1_000_000 / TICK_US;
 /// The age from which a promised return that has not come due counts as given up when the same
 /// request is refused again. Requests of a burst come closer together: equal ones each need an
 /// opening.
-const REPEAT_TICKS: u64 = 2 * TICKS_PER_SECOND;
+const REPEAT_TICKS: u64 = 2;
+/// The most returns of equal requests, however close together they come.
+const MAX_EQUAL: usize = 32;
 /// The most returns per line that are remembered with their request.
 const MAX_PROMISES: usize = 256;
 /// The bytes of a body that identify it, at its start and at its end.
@@ -100,10 +102,14 @@ impl Returns {
     // ever later.
     fn release(&mut self, now: u64, request: Option<Fingerprint>) {
         self.promises.retain(|one| one.due > now);
-        let given_up =
-            |one: &Promise| Some(one.request) == request && one.made + REPEAT_TICKS <= now;
-        let promise = self.promises.iter().position(given_up);
-        let Some(promise) = promise.and_then(|index| self.promises.remove(index)) else { return };
+        let is_equal = |one: &Promise| Some(one.request) == request;
+        let Some(oldest) = self.promises.iter().position(is_equal) else { return };
+        let count = || self.promises.iter().filter(|one| is_equal(one)).count();
+        let is_given_up = |one: &Promise| one.made + REPEAT_TICKS <= now || count() >= MAX_EQUAL;
+        if !self.promises.get(oldest).is_some_and(is_given_up) {
+            return;
+        }
+        let Some(promise) = self.promises.remove(oldest) else { return };
         let index = usize::try_from(promise.due - self.first).unwrap_or(usize::MAX);
         if let Some(count) = self.counts.get_mut(index) {
             *count = count.saturating_sub(1);
@@ -241,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_polls_keeps_one_opening_in_two_seconds() {
+    fn client_that_polls_keeps_one_opening_in_half_a_second() {
         let times = ReturnTimes::default();
         let refuse = |client, now| {
             let mut openings = Openings::default();
@@ -250,8 +256,20 @@ mod tests {
             times.after("m", request, &openings, at(now)).as_secs()
         };
         let polled: Vec<u64> = (0..9).map(|poll| refuse(1, poll * 1000)).collect();
-        assert_eq!(polled, [9, 17, 7, 15, 5, 13, 3, 11, 1], "two openings in turn");
-        assert_eq!(refuse(2, 8000), 19, "another client finds the third free");
+        assert_eq!(polled, [9, 8, 7, 6, 5, 4, 3, 2, 1], "one opening");
+        assert_eq!(refuse(2, 8000), 10, "another client finds the second free");
+    }
+
+    #[test]
+    fn client_that_polls_quickly_has_a_bounded_number_of_openings() {
+        let times = ReturnTimes::default();
+        let mut one_a_second = Openings::default();
+        one_a_second.add(seconds(1), 1, seconds(1));
+        let request = Some(Fingerprint::of(1, b"{}"));
+        let refuse = |request, now| times.after("m", request, &one_a_second, at(now)).as_secs();
+        let polled = (0..200).map(|poll| refuse(request, poll)).max();
+        assert_eq!(polled, Some(32));
+        assert_eq!(refuse(None, 200), 33, "another client");
     }
 
     #[test]
@@ -260,8 +278,8 @@ mod tests {
         let mut one = Openings::default();
         one.add(seconds(3), 1, seconds(3));
         let request = Some(Fingerprint::of(1, b"{}"));
-        let waits = [0, 500, 1900].map(|now| times.after("m", request, &one, at(now)).as_secs());
-        assert_eq!(waits, [3, 6, 8]);
+        let waits = [0, 200, 400].map(|now| times.after("m", request, &one, at(now)).as_secs());
+        assert_eq!(waits, [3, 6, 9]);
     }
 
     #[test]

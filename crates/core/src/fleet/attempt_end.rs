@@ -24,7 +24,7 @@ const WHOLE_TOKEN_TIME: Duration = Duration::from_millis(20);
 const MAX_ALLOWED_TIME: Duration = Duration::from_secs(10);
 /// The time after a response of a model on a backend during which refusals there are no evidence.
 const SERVED: Duration = Duration::from_secs(10);
-/// The largest relative extension of a cooldown by jitter.
+/// The largest relative extension of a default cooldown by jitter.
 const COOLDOWN_JITTER: f64 = 0.1;
 
 /// The latency information in a successful attempt.
@@ -241,16 +241,18 @@ impl Serving {
     }
 }
 
-/// Returns the duration of a cooldown: the requested `Retry-After` within the configured bounds.
-/// `jitter` in 0..1 adds up to a tenth. Otherwise backends that refused together, or one backend
-/// that refused several balancers, would get all requests back at the same moment (thundering
-/// herd).
+/// Returns the duration of a cooldown: the requested `Retry-After` within the configured bounds, or
+/// the default. `jitter` in 0..1 adds up to a tenth to the default. Otherwise backends that refused
+/// together would get all requests back at the same moment (thundering herd). A requested time has
+/// nothing added: clients are told it as well, and would be refused when they come.
 pub fn cooldown_time(
     config: &CooldownConfig,
     requested: Option<Duration>,
     jitter: f64,
 ) -> Duration {
-    let time = requested.unwrap_or(config.default);
-    let added = time.min(config.max).mul_f64(COOLDOWN_JITTER * jitter.clamp(0.0, 1.0));
-    time.saturating_add(added).clamp(config.min, config.max.max(config.min))
+    let time = requested.unwrap_or_else(|| {
+        let default = config.default.min(config.max);
+        default.saturating_add(default.mul_f64(COOLDOWN_JITTER * jitter.clamp(0.0, 1.0)))
+    });
+    time.clamp(config.min, config.max.max(config.min))
 }

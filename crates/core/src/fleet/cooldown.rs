@@ -40,6 +40,11 @@ use penstock_api::units::Timestamp;
 /// that ends first.
 const MAX_COOLDOWNS: usize = 64;
 
+/// The difference in which two ends of a cooldown are the same: a backend names it in whole seconds.
+const END_PRECISION: Duration = Duration::from_secs(1);
+/// The shortest cooldown whose end is known so well. Shorter ones are mostly defaults.
+const MIN_NAMED: Duration = Duration::from_secs(2);
+
 /// The requests that a cooldown covers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CooldownScope {
@@ -186,6 +191,13 @@ impl Cooldowns {
         cause: CooldownCause,
         now: Timestamp,
     ) {
+        // Clients were told the first end of those that are the same.
+        let is_named = until.since(now) >= MIN_NAMED;
+        let known = self.list.load().iter().find(|one| one.scope == scope).map(|one| one.ends_at());
+        let until = match known.filter(|known| is_named && *known > now && *known < until) {
+            Some(known) if until.since(known) <= END_PRECISION => known,
+            _ => until,
+        };
         self.set(scope, until, cause, now);
         let list = self.list.load();
         let is_other = |one: &&Arc<Cooldown>| {
@@ -321,6 +333,21 @@ mod tests {
         cooldowns.clear(scope(2, 7));
         cooldowns.clear(scope(2, 8));
         assert!(!cooldowns.is_active(NOW));
+    }
+
+    #[test]
+    fn refused_probe_moves_the_end_if_it_differs_by_more_than_a_second() {
+        let cooldowns = Cooldowns::default();
+        let refuse = |at: u64, wait: u64| {
+            let (now, until) = (Timestamp(at * 1000), Timestamp((at + wait) * 1000));
+            cooldowns.start(scope(1, 0), until, CooldownCause::of_status(429), now);
+            cooldowns.covering(scope(1, 0), now).map(|one| one.ends_at().0 / 1000)
+        };
+        assert_eq!(refuse(1000, 10_000), Some(11_000));
+        assert_eq!(refuse(1500, 10_000), Some(11_000), "9.5 s, in whole seconds");
+        assert_eq!(refuse(3000, 10_000), Some(13_000));
+        assert_eq!(refuse(4000, 3000), Some(7000));
+        assert_eq!(refuse(6900, 1000), Some(7900), "the default");
     }
 
     #[test]
