@@ -1,6 +1,7 @@
 //! Reads the content of a message: a text, or parts, which may have content themselves.
 
 use super::cursor::{Cursor, Members, Parsed};
+use super::file;
 use super::part::{PartKind, PartMember, ScannedPart};
 use super::prompt::Prompt;
 use super::weight::{Weight, weigh_blobs};
@@ -88,20 +89,64 @@ pub(super) fn part(cursor: &mut Cursor<'_>, level: u32, into: &mut Prompt) -> Pa
             result.add(sourced);
             into.refers = true;
             into.has_image |= result.has_image;
-            into.besides += part.text + result.length() + others.with_blobs();
+            into.besides += part.text + result.length() + others.with_files();
         }
     }
     Ok(())
 }
 
-/// Consumes the source of a document: its data, or its content.
+/// A member of the source of a document.
+#[derive(Clone, Copy)]
+enum SourceMember {
+    Kind,
+    MediaType,
+    Data,
+    Part(PartMember),
+}
+
+impl SourceMember {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"type" => Self::Kind,
+            b"media_type" => Self::MediaType,
+            b"data" => Self::Data,
+            _ => Self::Part(PartMember::of(name)),
+        }
+    }
+}
+
+/// Consumes the source of a document: its data, or its content. The type of the data may come
+/// after them.
 fn source(cursor: &mut Cursor<'_>, level: u32, into: &mut Prompt) -> Parsed {
-    cursor.members(Members::named(PartMember::of), |cursor, member, kind| match member {
-        PartMember::Content => content(cursor, kind, level, into),
-        PartMember::Kind | PartMember::Unread => cursor.skip(kind),
-        PartMember::Text | PartMember::Source | PartMember::Picture | PartMember::Other => {
-            into.besides += cursor.weighed(kind)?.with_blobs();
+    let (mut is_base64, mut is_text) = (false, false);
+    let (mut data, mut length) = (Weight::default(), 0);
+    cursor.members(Members::named(SourceMember::of), |cursor, member, kind| match member {
+        SourceMember::Part(PartMember::Content) => content(cursor, kind, level, into),
+        SourceMember::Kind if kind == b'"' => {
+            let name = cursor.string()?;
+            is_base64 = cursor.raw(name) == b"base64";
             Ok(())
         }
-    })
+        SourceMember::MediaType if kind == b'"' => {
+            let name = cursor.string()?;
+            is_text = file::is_text(cursor.raw(name));
+            Ok(())
+        }
+        SourceMember::Data => {
+            let start = cursor.at;
+            data = cursor.weighed(kind)?;
+            length = cursor.at.saturating_sub(start + 2) as u64;
+            Ok(())
+        }
+        SourceMember::Kind
+        | SourceMember::MediaType
+        | SourceMember::Part(PartMember::Kind | PartMember::Unread) => cursor.skip(kind),
+        SourceMember::Part(_) => {
+            into.besides += cursor.weighed(kind)?.with_files();
+            Ok(())
+        }
+    })?;
+    let is_text_file = is_base64 && is_text;
+    into.besides += if is_text_file { file::decoded_length(length) } else { data.with_files() };
+    Ok(())
 }

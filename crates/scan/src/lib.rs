@@ -12,6 +12,7 @@ mod definitions;
 mod density;
 mod escape_starts;
 mod failed_choice;
+mod file;
 mod further_models;
 mod ids;
 mod json;

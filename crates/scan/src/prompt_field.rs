@@ -150,7 +150,7 @@ impl MessageMember {
             }
             (Self::Content | Self::Unread, _) => cursor.skip(kind),
             (Self::Images | Self::Other, _) => {
-                into.besides += cursor.weighed(kind)?.with_blobs();
+                into.besides += cursor.weighed(kind)?.with_files();
                 Ok(())
             }
         }

@@ -1,7 +1,8 @@
 //! The length of the JSON that an engine reads: definitions of tools, schemas, arguments of calls.
 
-use super::bytes::{HIGH, count_continuations, is_dense, weigh};
+use super::bytes::{HIGH, count_continuations, weigh};
 use super::density::measured;
+use super::file::File;
 use super::{TEXT_PER_TOKEN, TokenEstimate};
 
 /// The length counted for each name or value in JSON in addition to its characters: one and a half
@@ -13,31 +14,10 @@ const TEXT_PER_VALUE: u64 = 6;
 const TOKENS_PER_BLOB: u64 = 768;
 /// The length from which a string in JSON is measured, and may be a file in base64: a string
 /// without white space, quotes and escapes.
-const MIN_LONG: usize = 1 << 10;
+pub(super) const MIN_LONG: usize = 1 << 10;
 /// Four times the length that a character of base64 counts: what [`measured`] finds, without
 /// reading a large file for it.
 const BASE64: u64 = 11;
-/// The first bytes of files in base64: data URLs, images, sounds, videos, PDFs and archives, such
-/// as those of office software. Other dense text, such as the output of a tool, is text.
-const FILES: [&[u8]; 16] = [
-    b"data:",
-    b"iVBORw0KGgo",
-    b"/9j/",
-    b"R0lGOD",
-    b"UklGR",
-    b"SUkq",
-    b"TU0A",
-    b"JVBERi",
-    b"UEsDB",
-    b"0M8R4K",
-    b"SUQz",
-    b"//",
-    b"T2dnUw",
-    b"ZkxhQ",
-    b"GkXfo",
-    b"AAAA",
-];
-
 /// Returns the length counted for `count` images.
 pub(super) fn weigh_blobs(count: u64) -> u64 {
     count * TOKENS_PER_BLOB * TEXT_PER_TOKEN
@@ -52,8 +32,8 @@ pub(super) struct Weight {
     pub(super) values: u64,
     /// The part of the text that is in files in base64.
     blob_text: u64,
-    /// The number of these files.
-    blobs: u64,
+    /// The length that these files count instead.
+    files: u64,
     /// The highest bit of some byte is set if a string is not ASCII.
     high: u64,
 }
@@ -62,9 +42,11 @@ impl Weight {
     /// Returns the weight of a string of a measured `length`, `raw` as written.
     #[inline(always)]
     pub(super) fn of_string(raw: &[u8], length: u64) -> Self {
-        let is_file = is_file(raw);
-        let blob_text = if is_file { length } else { 0 };
-        Self { text: length, values: 1, blob_text, blobs: is_file.into(), high: 0 }
+        let mut weight = Self { text: length, values: 1, ..Self::default() };
+        if raw.len() >= MIN_LONG {
+            weight.add_file(File::of(raw), length);
+        }
+        weight
     }
 
     /// Adds a string. `raw` are the bytes as written, `length` is the decoded length as if the
@@ -78,17 +60,24 @@ impl Weight {
 
     #[cold]
     fn measure(&mut self, raw: &[u8], length: u64, by: TokenEstimate) -> u64 {
-        let is_file = is_file(raw);
+        let file = File::of(raw);
         let length = match by {
-            TokenEstimate::Auto if is_file => length * BASE64 / 4,
+            TokenEstimate::Auto if file.is_some() => length * BASE64 / 4,
             TokenEstimate::Auto => measured(length, raw),
             TokenEstimate::Chars | TokenEstimate::Utf8 => length,
         };
-        if is_file {
-            self.blob_text += length;
-            self.blobs += 1;
-        }
+        self.add_file(file, length);
         length
+    }
+
+    /// Adds what a file counts. `length` is that of its string, which is added already.
+    fn add_file(&mut self, file: Option<File>, length: u64) {
+        let Some(file) = file else { return };
+        self.blob_text += length;
+        self.files += match file {
+            File::Text { length } => length,
+            File::Other => weigh_blobs(1),
+        };
     }
 
     /// Adds a number or a literal.
@@ -118,7 +107,7 @@ impl Weight {
         self.text += other.text;
         self.values += other.values;
         self.blob_text += other.blob_text;
-        self.blobs += other.blobs;
+        self.files += other.files;
     }
 
     /// Returns the length of all values as JSON.
@@ -126,15 +115,8 @@ impl Weight {
         self.text + self.values * TEXT_PER_VALUE
     }
 
-    /// Returns the same length, but with files in base64 counted as images.
-    pub(super) fn with_blobs(self) -> u64 {
-        self.as_json().saturating_sub(self.blob_text) + weigh_blobs(self.blobs)
+    /// Returns the same length, but with files in base64 counted as texts or images.
+    pub(super) fn with_files(self) -> u64 {
+        self.as_json().saturating_sub(self.blob_text) + self.files
     }
-}
-
-/// Returns whether a string is a file in base64.
-#[inline(always)]
-fn is_file(raw: &[u8]) -> bool {
-    raw.first_chunk::<MIN_LONG>()
-        .is_some_and(|start| FILES.iter().any(|file| start.starts_with(file)) && is_dense(start))
 }

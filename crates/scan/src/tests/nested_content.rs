@@ -199,3 +199,40 @@ fn deeply_nested_content_is_weighed() {
     }
     assert!(figures(Operation::Chat, &message(&content)).0 >= 9);
 }
+
+#[test]
+fn text_files_in_base64_count_their_text() {
+    let data = "QUJDREVG".repeat(1000);
+    let member =
+        |kind: &str| format!(r#"{{"filename":"a.b","file_data":"data:{kind};base64,{data}"}}"#);
+    let source = |members: &str| {
+        message(&format!(r#"[{{"type":"document","source":{{{members},"data":"{data}"}}}}]"#))
+    };
+    let after = format!(
+        r#"[{{"type":"document","source":{{"data":"{data}","media_type":"text/csv","type":"base64"}}}}]"#
+    );
+    for (operation, members) in [
+        (
+            Operation::Responses,
+            format!(
+                r#""input":[{{"content":[{{"type":"input_file","file_data":"data:text/plain;base64,{data}"}}]}}]"#
+            ),
+        ),
+        (
+            Operation::Chat,
+            message(&format!(r#"[{{"type":"file","file":{}}}]"#, member("text/csv"))),
+        ),
+        (
+            Operation::Chat,
+            message(&format!(r#"[{{"type":"file","file":{}}}]"#, member("application/ld+json"))),
+        ),
+        (Operation::Messages, source(r#""type":"base64","media_type":"text/plain""#)),
+        (Operation::Messages, message(&after)),
+    ] {
+        let (tokens, _) = figures(operation, &members);
+        let shown = &members[..members.len().min(120)];
+        assert!((1500..1540).contains(&tokens), "{} {shown}: {tokens}", operation.name());
+    }
+    let text = source(r#""type":"text","media_type":"text/plain""#);
+    assert!(figures(Operation::Messages, &text).0 >= 2000, "a text is no base64");
+}
