@@ -5,9 +5,9 @@ use crate::choice;
 choice! {
     /// The method that estimates the number of prompt tokens.
     pub enum TokenEstimate {
-        /// By kind of character, a quarter of the sum: Chinese, Japanese and Korean characters
-        /// count three, emoji four, all others one. In long texts digits, punctuation and changes
-        /// of case count more, and runs of one character less.
+        /// By script, a quarter of the sum: most letters count one, Chinese, Japanese and Korean
+        /// characters three, emoji and rare scripts up to twelve. In long texts digits, punctuation
+        /// and changes of case count more, and runs of one character less.
         Auto = "auto",
         /// Characters / 4: as `auto` for alphabets, several times too low for Chinese, Japanese,
         /// Korean.

@@ -154,36 +154,6 @@ fn count_in_block(block: &[u8]) -> u64 {
     u64::from(block.iter().map(|byte| u8::from(byte.cast_signed() < -0x40)).sum::<u8>())
 }
 
-/// The first byte of U+3000; below it, that of the first four-byte character.
-const FIRST_OF_WIDE: u8 = 0xe3;
-const FIRST_OF_FOUR: u8 = 0xf0;
-
-/// Returns the length of a text in the unit of `TokenEstimate::Auto`: 3 for a character of U+3000
-/// and above (Chinese, Japanese and Korean), 4 for one beyond the basic plane, 1 for any other. A
-/// tokenizer needs nearly one token for each of the former, and one for about four letters of an
-/// alphabet.
-pub(super) fn weigh(bytes: &[u8]) -> u64 {
-    // The weight of a character is added at its first byte and never exceeds its number of bytes.
-    // So the sum of a block stays in byte-wide lanes; it could wrap only on invalid UTF-8, which is
-    // rejected.
-    let weigh_one = |sum: u8, byte: &u8| {
-        let is_first = u8::from(byte.cast_signed() >= -0x40);
-        let is_wide = u8::from(*byte >= FIRST_OF_WIDE);
-        sum.wrapping_add(is_first + 2 * is_wide + u8::from(*byte >= FIRST_OF_FOUR))
-    };
-    let weigh_block = |block: &[u8]| u64::from(block.iter().fold(0, weigh_one));
-    widest(|| bytes.chunks(192).map(weigh_block).sum())
-}
-
-/// The weight of one character, as [`weigh`] counts it.
-pub(super) fn weigh_character(character: u32) -> usize {
-    match character {
-        0x1_0000.. => 4,
-        0x3000.. => 3,
-        _ => 1,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,31 +228,5 @@ mod tests {
             }
         }
         assert_eq!(count_continuations("日本語é".repeat(100).as_bytes()), 700);
-    }
-
-    #[test]
-    fn characters_weigh_the_same_in_bytes_and_alone() {
-        for character in [
-            'a',
-            '\u{7f}',
-            'é',
-            'я',
-            '\u{7ff}',
-            '\u{800}',
-            '—',
-            '\u{2fff}',
-            '\u{3000}',
-            'の',
-            '日',
-            '글',
-            '\u{ffff}',
-            '\u{10000}',
-            '😀',
-            '\u{10ffff}',
-        ] {
-            let text = character.to_string().repeat(1000);
-            let expected = weigh_character(character.into()) as u64 * 1000;
-            assert_eq!(weigh(text.as_bytes()), expected, "{character:?}");
-        }
     }
 }

@@ -35,6 +35,7 @@ mod prompt_list;
 mod reported_failure;
 mod response_id;
 mod scalar;
+mod script;
 mod sink;
 mod skip;
 mod sse;

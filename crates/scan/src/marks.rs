@@ -61,6 +61,7 @@ fn controls(stretch: &[u8; STRETCH]) -> u64 {
 /// The state of the scan between two stretches.
 #[derive(Default)]
 struct MarkProgress {
+    /// As in `Text`, without its bit.
     excess: usize,
     /// One bit: set if the byte before the cursor starts an escape.
     is_open: u64,
@@ -111,7 +112,7 @@ impl Cursor<'_> {
                 // What follows the end of the string belongs to other values.
                 escaped &= (stops & stops.wrapping_neg()) - 1;
             }
-            progress.excess += escaped.count_ones() as usize;
+            progress.excess = progress.excess.wrapping_add(escaped.count_ones() as usize);
             let common = marks.letters | marks.quotes | marks.backslashes;
             if escaped & !common != 0 {
                 self.rare_escapes(at, escaped & !common, &mut progress)?;
@@ -127,7 +128,8 @@ impl Cursor<'_> {
         if progress.read > at {
             // The second half of a pair is after `at`: the one byte for its backslash is not
             // counted yet.
-            progress.excess += usize::from(progress.read - "uXXXX".len() >= at);
+            let is_counted = progress.read - "uXXXX".len() < at;
+            progress.excess = progress.excess.wrapping_add(usize::from(!is_counted));
             at = progress.read;
         } else if progress.is_open == 1 {
             // Back to the backslash: the next reader needs its escape whole.
@@ -161,7 +163,8 @@ impl Cursor<'_> {
                     let is_pair = self.at > at + "uXXXX".len();
                     // Each backslash of the escape was counted as one byte already, and a pair has
                     // two.
-                    progress.excess += excess - if is_pair { 2 } else { 1 };
+                    let counted = if is_pair { 2 } else { 1 };
+                    progress.excess = progress.excess.wrapping_add(excess.wrapping_sub(counted));
                     progress.read = self.at;
                 }
                 _ => return Err(Syntax::Escape),

@@ -8,10 +8,10 @@ use penstock_api::slices::{after, before, split_at};
 use penstock_api::units::{ByteSpan, TokenCount};
 use penstock_api::{Capabilities, Operation, percent_decode};
 
-use super::bytes::weigh;
 use super::density::measured;
 use super::ids::StoredIds;
 use super::prompt_limit::PromptLimit;
+use super::script::weigh;
 use super::twin::deciding_in_query;
 use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
 use super::{is_blank, to_offset, to_tokens};

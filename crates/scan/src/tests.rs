@@ -33,11 +33,7 @@ fn scan_chat(body: &str) -> Result<RequestProfile, ScanError> {
 
 /// Returns the length of a decoded text in the unit of an estimate, computed naively.
 fn length(text: &str, estimate: TokenEstimate) -> usize {
-    let weigh = |character: char| match character {
-        '\u{10000}'.. => 4,
-        '\u{3000}'.. => 3,
-        _ => 1,
-    };
+    let weigh = |character: char| super::script::weigh_character(character.into());
     match estimate {
         TokenEstimate::Auto => text.chars().map(weigh).sum(),
         TokenEstimate::Chars => text.chars().count(),

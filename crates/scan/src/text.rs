@@ -7,11 +7,12 @@ use penstock_api::slices::{after, before, between};
 use super::TokenEstimate;
 use super::bytes::{
     BLOCK, HIGH, Stop, WORD, block_at, count_continuations, find_control, is_dense, is_plain,
-    is_plain_block, is_stop, weigh, weigh_character, word_at,
+    is_plain_block, is_stop, word_at,
 };
 use super::cursor::{Cursor, Parsed, Syntax};
 use super::density::{MIN_MEASURED, measured};
 use super::marker::STRETCH;
+use super::script::{weigh, weigh_character};
 use super::unescape::ShortString;
 
 /// The number of blocks read one at a time before a string counts as long.
@@ -23,6 +24,9 @@ const WINDOW: usize = 8 << 10;
 const FIRST_DENSE_WINDOW: usize = 1 << 10;
 const LAST_DENSE_WINDOW: usize = 32 << 10;
 
+/// The bit of a string's excess that shows that it has escapes, whatever they amount to.
+const ESCAPED: usize = 1 << (usize::BITS - 1);
+
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Text {
@@ -30,7 +34,8 @@ pub(super) struct Text {
     pub(super) start: usize,
     /// The offset of the closing quote.
     pub(super) end: usize,
-    /// The length by which the escapes exceed the decoded text, in the unit of the token estimate.
+    /// The length by which the escapes exceed the decoded text, in the unit of the token estimate,
+    /// and [`ESCAPED`]. It wraps where characters weigh more than their escapes.
     excess: usize,
     /// The highest bit of some byte is set if the string is not ASCII.
     pub(super) high: u64,
@@ -46,7 +51,7 @@ impl Text {
     /// The length of the decoded string if it is ASCII, in the unit of the token estimate.
     #[inline(always)]
     pub(super) fn ascii_length(self) -> u64 {
-        (self.end - self.start - self.excess) as u64
+        ((self.end - self.start).wrapping_sub(self.excess) & !ESCAPED) as u64
     }
 }
 
@@ -124,7 +129,7 @@ impl<'a> Cursor<'a> {
     /// Consumes the rest of a string that is long, contains escapes, or ends with the body.
     #[inline(never)]
     fn hard_string(&mut self, mut high: u64) -> Parsed {
-        let mut excess = 0;
+        let mut excess: usize = 0;
         // Files in base64 are read in one pass; the first space shows that the string is no such
         // file.
         let mut len = FIRST_DENSE_WINDOW;
@@ -138,9 +143,9 @@ impl<'a> Cursor<'a> {
             match self.find_stop(&mut high)? {
                 b'"' => break,
                 b'\\' if self.bytes.len() - self.at >= STRETCH => {
-                    excess += self.dense_escapes(&mut high)?;
+                    excess = ESCAPED | excess.wrapping_add(self.dense_escapes(&mut high)?);
                 }
-                b'\\' => excess += self.escape()?,
+                b'\\' => excess = ESCAPED | excess.wrapping_add(self.escape()?),
                 _ => return Err(Syntax::Character),
             }
         }
@@ -196,7 +201,7 @@ impl<'a> Cursor<'a> {
         Err(Syntax::Character)
     }
 
-    /// Consumes one escape. Returns the length by which it exceeds the decoded text.
+    /// Consumes one escape. Returns the length by which it exceeds the decoded text, which wraps.
     #[inline]
     fn escape(&mut self) -> Result<usize, Syntax> {
         self.at += 1;
@@ -214,7 +219,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn unicode_escape(&mut self) -> Result<usize, Syntax> {
-        let (written, length, character) = match self.unit()? {
+        let (written, length, character): (usize, _, _) = match self.unit()? {
             unit @ 0..0x80 => (6, 1, unit),
             unit @ 0x80..0x800 => (6, 2, unit),
             unit @ 0xd800..0xe000 if self.is_lenient => (6, 3, unit),
@@ -228,14 +233,14 @@ impl<'a> Cursor<'a> {
                 if !(0xdc00..0xe000).contains(&self.unit()?) {
                     return Err(Syntax::Surrogate);
                 }
-                // Any character beyond the basic plane: they all weigh the same.
-                (12, 4, unit << 10)
+                // The low half does not decide the weight.
+                (12, 4, 0x1_0000 + ((unit - 0xd800) << 10))
             }
             0xdc00..0xe000 => return Err(Syntax::Surrogate),
             unit => (6, 3, unit),
         };
         Ok(match self.estimate {
-            TokenEstimate::Auto => written - weigh_character(character),
+            TokenEstimate::Auto => written.wrapping_sub(weigh_character(character)),
             TokenEstimate::Chars => written - 1,
             TokenEstimate::Utf8 => written - length,
         })

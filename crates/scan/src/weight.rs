@@ -1,8 +1,9 @@
 //! The length of the JSON that an engine reads: definitions of tools, schemas, arguments of calls.
 
-use super::bytes::{HIGH, count_continuations, weigh};
+use super::bytes::{HIGH, count_continuations};
 use super::density::measured;
 use super::file::File;
+use super::script::weigh;
 use super::{TEXT_PER_TOKEN, TokenEstimate};
 
 /// The length counted for each name or value in JSON in addition to its characters: one and a half
