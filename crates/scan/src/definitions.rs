@@ -1,7 +1,11 @@
-//! Reads the parts of a prompt outside the conversation: definitions of tools, documents, and the
-//! format that a response must have.
+//! Reads the parts of a prompt outside the conversation: definitions of tools, documents, values
+//! of templates, and the format that a response must have.
 
+use penstock_api::Operation;
+
+use super::content::{content, part};
 use super::cursor::{Cursor, Members, Parsed, Syntax};
+use super::prompt::Prompt;
 
 /// A member of the body that an engine reads in addition to the conversation.
 #[derive(Debug, Clone, Copy)]
@@ -11,12 +15,33 @@ pub(super) enum Definition {
     Format,
     TextFormat,
     Documents,
+    /// Values for the template that makes a prompt of a chat, such as documents.
+    TemplateValues,
+    /// A stored prompt, with values for its variables.
+    StoredPrompt,
+}
+
+impl Definition {
+    /// The definition with this name that counts only by its length.
+    pub(super) fn of(operation: Operation, name: &[u8]) -> Option<Self> {
+        Some(match (operation, name) {
+            (Operation::Messages, b"output_format" | b"output_config") => Self::Format,
+            (Operation::Chat, b"documents") => Self::Documents,
+            (Operation::Chat, b"chat_template_kwargs") => Self::TemplateValues,
+            (Operation::Responses, b"prompt") => Self::StoredPrompt,
+            _ => return None,
+        })
+    }
 }
 
 /// The lengths of the definitions, in the unit of the token estimate. A repeated member replaces
 /// the earlier one.
 #[derive(Debug, Default)]
-pub(super) struct Definitions([u64; 5]);
+pub(super) struct Definitions {
+    lengths: [u64; 7],
+    /// True if a variable of a stored prompt is an image.
+    pub(super) has_image: bool,
+}
 
 impl Definitions {
     /// Consumes a definition.
@@ -27,19 +52,75 @@ impl Definitions {
         cursor: &mut Cursor<'_>,
         kind: u8,
     ) -> Parsed {
-        self.set(definition, cursor.weighed(kind)?.as_json());
+        let length = match definition {
+            Definition::TemplateValues => read_values(cursor, kind)?,
+            Definition::StoredPrompt => {
+                let variables = read_stored_prompt(cursor, kind)?;
+                self.has_image = variables.has_image;
+                variables.length()
+            }
+            Definition::Tools
+            | Definition::Functions
+            | Definition::Format
+            | Definition::TextFormat
+            | Definition::Documents => cursor.weighed(kind)?.as_json(),
+        };
+        self.set(definition, length);
         Ok(())
     }
 
     pub(super) fn set(&mut self, definition: Definition, length: u64) {
-        if let Some(slot) = self.0.get_mut(definition as usize) {
+        if let Some(slot) = self.lengths.get_mut(definition as usize) {
             *slot = length;
         }
     }
 
     pub(super) fn sum(&self) -> u64 {
-        self.0.iter().sum()
+        self.lengths.iter().sum()
     }
+}
+
+/// Consumes an object of values that a template inserts into the prompt. Their names are not in it,
+/// and most flags only choose between its parts.
+fn read_values(cursor: &mut Cursor<'_>, kind: u8) -> Result<u64, Syntax> {
+    let mut length = 0;
+    if kind != b'{' {
+        cursor.skip(kind)?;
+        return Ok(length);
+    }
+    cursor.members(Members::named(|_| ()), |cursor, (), kind| {
+        if kind == b'"' {
+            let text = cursor.text()?;
+            length += cursor.measure(text);
+            return Ok(());
+        }
+        cursor.skip(kind)?;
+        if matches!(kind, b'[' | b'{') {
+            length += cursor.weight.as_json();
+        }
+        Ok(())
+    })?;
+    Ok(length)
+}
+
+/// Consumes the member `prompt` of the Responses API. A variable is a text, or a part of a content.
+fn read_stored_prompt(cursor: &mut Cursor<'_>, kind: u8) -> Result<Prompt, Syntax> {
+    let mut variables = Prompt::default();
+    if kind != b'{' {
+        cursor.skip(kind)?;
+        return Ok(variables);
+    }
+    cursor.members(Members::named(|name| name == b"variables"), |cursor, is_list, kind| {
+        if !is_list || kind != b'{' {
+            return cursor.skip(kind);
+        }
+        variables = Prompt::default();
+        cursor.members(Members::named(|_| ()), |cursor, (), kind| match kind {
+            b'{' => part(cursor, 0, &mut variables),
+            _ => content(cursor, kind, 0, &mut variables),
+        })
+    })?;
+    Ok(variables)
 }
 
 /// The format of a response.

@@ -149,10 +149,6 @@ impl Member {
             b"functions" => Self::Functions,
             b"response_format" => Self::ResponseFormat,
             b"text" if operation == Operation::Responses => Self::TextFormat,
-            b"output_format" | b"output_config" if operation == Operation::Messages => {
-                Self::Counted(Definition::Format)
-            }
-            b"documents" if operation == Operation::Chat => Self::Counted(Definition::Documents),
             b"cache_salt" => Self::Salt,
             b"previous_response_id" => Self::PreviousResponse,
             b"conversation" => Self::Conversation,
@@ -166,6 +162,9 @@ impl Member {
     fn further(operation: Operation, name: &[u8]) -> Self {
         if let Some(limit) = Limit::of(name) {
             return Self::Limit(limit);
+        }
+        if let Some(definition) = Definition::of(operation, name) {
+            return Self::Counted(definition);
         }
         let is_ollama = operation.row().dialect == Dialect::Ollama;
         match OllamaMember::of(name).filter(|_| is_ollama) {
@@ -306,9 +305,10 @@ impl Facts {
         let definitions = self.definitions.sum() + self.ollama.schema;
         let besides = prompt.besides + definitions + weigh_blobs(self.ollama.images);
         let wants_json = self.response_format || self.text_format || self.ollama.wants_json;
+        let has_image = prompt.has_image || self.ollama.images > 0 || self.definitions.has_image;
         let mut needs = Capabilities::NONE;
         for (needed, capability) in [
-            (prompt.has_image || self.ollama.images > 0, Capabilities::VISION),
+            (has_image, Capabilities::VISION),
             (self.has_tools(cursor.bytes) || self.functions, Capabilities::TOOLS),
             (wants_json, Capabilities::JSON_MODE),
         ] {

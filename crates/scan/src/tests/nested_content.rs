@@ -236,3 +236,28 @@ fn text_files_in_base64_count_their_text() {
     let text = source(r#""type":"text","media_type":"text/plain""#);
     assert!(figures(Operation::Messages, &text).0 >= 2000, "a text is no base64");
 }
+
+#[test]
+fn values_of_templates_and_variables_count_as_text() {
+    let text = "some words ".repeat(400);
+    let kwargs = |value: &str| format!("{},\"chat_template_kwargs\":{value}", message("\"\""));
+    let variables = |value: &str| {
+        format!(r#""input":"","prompt":{{"id":"p","variables":{{"a":{value}}},"version":"2"}}"#)
+    };
+    let text_part = format!(r#"{{"type":"input_text","text":"{text}"}}"#);
+    for (operation, members, expected) in [
+        (Operation::Chat, kwargs(&format!(r#"{{"context":"{text}"}}"#)), 1100),
+        (Operation::Chat, kwargs(&format!(r#"{{"documents":[{{"text":"{text}"}}]}}"#)), 1104),
+        (Operation::Chat, kwargs(r#"{"enable_thinking":false,"thinking_budget":1000}"#), 0),
+        (Operation::Chat, kwargs("null"), 0),
+        (Operation::Responses, variables(&format!("\"{text}\"")), 1100),
+        (Operation::Responses, variables(&text_part), 1100),
+        (Operation::Responses, variables("null"), 0),
+        (Operation::Responses, r#""input":"","prompt":"p""#.to_owned(), 0),
+    ] {
+        let shown = &members[..members.len().min(90)];
+        assert_eq!(figures(operation, &members), (expected, false), "{shown}");
+    }
+    let image = variables(r#"{"type":"input_image","image_url":"data:,x"}"#);
+    assert_eq!(figures(Operation::Responses, &image), (768, true));
+}
