@@ -1,6 +1,7 @@
 //! Reads one line of a stream of JSON lines, as Ollama's own API sends them.
 
 use super::Usage;
+use super::blank::is_blank_string;
 use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::is_filled;
 
@@ -9,6 +10,8 @@ use super::ollama::is_filled;
 pub(super) struct JsonLine {
     /// True if it carries tokens: text, thinking, or tool calls.
     pub(super) has_token: bool,
+    /// True if some of them are more than white space.
+    pub(super) is_visible: bool,
     pub(super) is_done: bool,
     /// True if the model was only loaded or unloaded.
     pub(super) is_load: bool,
@@ -75,15 +78,15 @@ impl JsonLine {
         match member {
             LineMember::Message if kind == b'{' => {
                 let members = Members::with_likely(&LIKELY_IN_MESSAGE, carries_tokens);
-                return cursor.members(members, |cursor, carries_tokens, kind| {
-                    self.has_token |= is_filled(cursor, kind)? && carries_tokens;
-                    Ok(())
-                });
+                return cursor.members(
+                    members,
+                    |cursor, carries_tokens, kind| match carries_tokens {
+                        true => self.read_text(cursor, kind),
+                        false => cursor.skip(kind),
+                    },
+                );
             }
-            LineMember::Text => {
-                self.has_token |= is_filled(cursor, kind)?;
-                return Ok(());
-            }
+            LineMember::Text => return self.read_text(cursor, kind),
             LineMember::PromptCount | LineMember::Count if kind.is_ascii_digit() => {
                 let count = cursor.number()?;
                 let usage = self.usage.get_or_insert_default();
@@ -106,6 +109,14 @@ impl JsonLine {
             LineMember::Reason | LineMember::Other => {}
         }
         cursor.skip(kind)
+    }
+
+    fn read_text(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+        let is_blank = is_blank_string(cursor);
+        let has_token = is_filled(cursor, kind)?;
+        self.has_token |= has_token;
+        self.is_visible |= has_token && !is_blank;
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 #![doc = include_str!("../README.md")]
 #![deny(missing_docs)]
 
+mod blank;
 mod bytes;
 mod content;
 mod cursor;

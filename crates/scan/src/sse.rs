@@ -16,15 +16,12 @@ use super::cursor::{Cursor, Members, Parsed};
 use super::failed_choice::{FAILED_REASONS, WITHHELD_REASONS, read_status};
 use super::json_line::JsonLine;
 use super::{Usage, find_counts, find_usage};
-use delta::{DELTA, has_string_at, has_token_in_delta, members_called};
+use delta::{DELTA, has_string_at, has_token_in_delta, members_called, reason_of};
 pub(super) use passed::is_event;
 use passed::{LIMITS, PassedEvents};
 
 static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".delta\""));
 static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
-/// The members in which chats, completions and messages report why their generation ended.
-static REASONS: LazyLock<[Finder<'static>; 2]> =
-    LazyLock::new(|| [Finder::new(b"\"finish_reason\""), Finder::new(b"\"stop_reason\"")]);
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
 
 /// The longest line that is read whole. Only the end of a longer line is read, to find the usage.
@@ -80,7 +77,7 @@ impl EventScanner {
             at_boundary: true,
             event_ends: false,
             tokens: 0,
-            passed: PassedEvents::default(),
+            passed: PassedEvents::new(operation),
             done: false,
             has_reason: false,
             error: false,
@@ -133,7 +130,6 @@ impl EventScanner {
             };
         }
         self.keep(rest);
-        self.passed.tokens |= self.tokens > 0;
         Progress { tokens: self.tokens, done: self.done, error: self.error }
     }
 
@@ -225,6 +221,7 @@ impl EventScanner {
             }
         };
         self.tokens += u32::from(has_token);
+        self.passed.tokens |= has_token;
     }
 
     fn read_line(&mut self, line: &[u8]) {
@@ -260,16 +257,12 @@ impl EventScanner {
             }
             EventForm::JsonLine | EventForm::Any => true,
         };
-        self.tokens += u32::from(has_token);
-        let reason = match self.form {
-            EventForm::ChatDelta | EventForm::CompletionText => REASONS.first(),
-            EventForm::BlockDelta => REASONS.last(),
-            EventForm::Content | EventForm::TypedDelta | EventForm::JsonLine | EventForm::Any => {
-                None
-            }
-        };
-        if let Some(reason) = reason {
-            self.read_reason(reason, data);
+        if has_token {
+            self.tokens += 1;
+            self.passed.note_token(self.form, data);
+        }
+        if let Some(name) = reason_of(self.form) {
+            self.read_reason(name, data);
         }
         if !has_token
             || matches!(self.form, EventForm::Any | EventForm::JsonLine | EventForm::Content)
@@ -308,6 +301,7 @@ impl EventScanner {
         let read = JsonLine::read(line);
         let counts_all = self.form == EventForm::Any && !read.is_error;
         self.tokens += u32::from(read.has_token || counts_all);
+        self.passed.tokens |= read.is_visible || counts_all;
         if !read.is_load {
             self.passed.note(line);
         }

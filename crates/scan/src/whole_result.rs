@@ -3,6 +3,7 @@
 
 use penstock_api::Operation;
 
+use super::blank::{is_blank_string, may_be_blank};
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::failed_choice::is_withheld;
 use super::missing_result::is_foreign_refusal;
@@ -123,6 +124,8 @@ const MESSAGE: &[(&[u8], bool)] = &[(b"role\":", false), (b"content\":", true)];
 /// The parts of a result that have been found.
 struct Found {
     form: Form,
+    /// True if white space is output.
+    may_be_blank: bool,
     /// True if it has a member for its output.
     has_member: bool,
     has_output: bool,
@@ -149,7 +152,7 @@ impl WholeResult {
             // Text, or numbers that a client requested as bytes.
             _ => return Self::Filled,
         }
-        let mut found = Found::new(form);
+        let mut found = Found::new(form, may_be_blank(operation));
         let mut cursor = Cursor::of_response(body);
         let likely = if form == Form::Choices { CHAT } else { &[] };
         let read: Parsed = cursor.members(
@@ -187,8 +190,15 @@ impl WholeResult {
 }
 
 impl Found {
-    fn new(form: Form) -> Self {
-        Self { form, has_member: false, has_output: false, is_unfit: false, is_pending: false }
+    fn new(form: Form, may_be_blank: bool) -> Self {
+        Self {
+            form,
+            may_be_blank,
+            has_member: false,
+            has_output: false,
+            is_unfit: false,
+            is_pending: false,
+        }
     }
 
     /// Ends the walk at the first output, unless the rest decides, too.
@@ -221,7 +231,8 @@ impl Found {
 
     /// Reads a string, or a list of any content.
     fn read_text(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
-        self.has_output |= is_filled(cursor, kind)?;
+        let is_blank = !self.may_be_blank && is_blank_string(cursor);
+        self.has_output |= is_filled(cursor, kind)? && !is_blank;
         Ok(())
     }
 
@@ -260,7 +271,9 @@ impl Found {
                 return cursor.skip(kind);
             }
             // A text may be long, and nothing after it is read.
-            if kind == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"') {
+            let is_empty = cursor.bytes.get(cursor.at + 1) == Some(&b'"');
+            let is_blank = !self.may_be_blank && is_blank_string(cursor);
+            if kind == b'"' && !is_empty && !is_blank {
                 self.has_output = true;
                 self.stop_at_output()?;
             }
@@ -304,7 +317,7 @@ impl Found {
                     );
                     self.has_output |= !is_text;
                 }
-                (Some(false), _) => self.has_output |= is_filled(cursor, kind)?,
+                (Some(false), _) => self.read_text(cursor, kind)?,
                 _ => cursor.skip(kind)?,
             }
             self.stop_at_output()

@@ -3,11 +3,26 @@
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
+use penstock_api::EventForm;
 
-use crate::cursor::{Cursor, Members};
+use crate::blank::{is_blank_string, is_visible};
+use crate::cursor::{Cursor, Members, Syntax};
 use crate::ollama::is_filled;
 
 pub(super) static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
+
+/// The members in which chats, completions and messages report why their generation ended.
+static REASONS: LazyLock<[Finder<'static>; 2]> =
+    LazyLock::new(|| [Finder::new(b"\"finish_reason\""), Finder::new(b"\"stop_reason\"")]);
+
+/// The member in which events of this form report why their generation ended.
+pub(super) fn reason_of(form: EventForm) -> Option<&'static Finder<'static>> {
+    match form {
+        EventForm::ChatDelta | EventForm::CompletionText => REASONS.first(),
+        EventForm::BlockDelta => REASONS.last(),
+        EventForm::Content | EventForm::TypedDelta | EventForm::JsonLine | EventForm::Any => None,
+    }
+}
 
 /// The occurrences of `key` in `data` with a colon after them; each cursor is after the colon.
 pub(super) fn members_called<'a>(
@@ -32,14 +47,32 @@ pub(super) fn has_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
     })
 }
 
+/// Returns whether a member is a string with more than white space.
+pub(super) fn has_visible_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
+    members_called(key, data).any(|mut cursor| cursor.peek() == b'"' && !is_blank_string(&cursor))
+}
+
 pub(super) fn has_token_in_delta(data: &[u8]) -> bool {
+    has_in_delta(data, is_filled)
+}
+
+/// Returns whether a delta has a token that is more than white space.
+pub(super) fn has_visible_token_in_delta(data: &[u8]) -> bool {
+    has_in_delta(data, is_visible)
+}
+
+#[inline(always)]
+fn has_in_delta(
+    data: &[u8],
+    is_token: impl Fn(&mut Cursor<'_>, u8) -> Result<bool, Syntax>,
+) -> bool {
     members_called(&DELTA, data).any(|mut cursor| {
         let mut has_token = false;
         if cursor.peek() == b'{' {
             // If the walk fails, the delta is malformed: the members before the error count.
             let members = Members::with_likely(&LIKELY_IN_DELTA, carries_tokens);
             _ = cursor.members(members, |cursor, carries_tokens, kind| {
-                has_token |= is_filled(cursor, kind)? && carries_tokens;
+                has_token |= is_token(cursor, kind)? && carries_tokens;
                 Ok(())
             });
         }

@@ -4,8 +4,11 @@ use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
 
-use super::delta::has_string_at;
+use penstock_api::{EventForm, Operation};
+
+use super::delta::{DELTA, has_visible_string_at, has_visible_token_in_delta};
 use crate::Usage;
+use crate::blank::may_be_blank;
 use crate::failed_choice::is_withheld;
 use crate::missing_result::is_foreign_refusal;
 
@@ -24,7 +27,9 @@ pub(super) struct PassedEvents {
     pub(super) any: bool,
     /// The refusal of something before an engine, which is no event of a result.
     pub(super) foreign: bool,
+    /// A token, which is more than white space unless the result may be that.
     pub(super) tokens: bool,
+    may_be_blank: bool,
     /// An item with output and perhaps no deltas, such as a call.
     pub(super) items: bool,
     /// The end of a generation by a limit.
@@ -34,6 +39,19 @@ pub(super) struct PassedEvents {
 }
 
 impl PassedEvents {
+    pub(super) fn new(operation: Operation) -> Self {
+        Self { may_be_blank: may_be_blank(operation), ..Self::default() }
+    }
+
+    /// Notes an event that carries a token.
+    #[inline]
+    pub(super) fn note_token(&mut self, form: EventForm, data: &[u8]) {
+        // Nearly always: nothing else is read of the tokens after the first.
+        if !self.tokens {
+            self.tokens = self.may_be_blank || has_visible_token(form, data);
+        }
+    }
+
     /// Notes an event, or a line. The first ones may be no part of a result.
     pub(super) fn note(&mut self, data: &[u8]) {
         // Nearly always: nothing else is read of the events after the first.
@@ -53,7 +71,7 @@ impl PassedEvents {
         let is_item = name == b"content_block_start" || name.starts_with(b"response.output_item");
         let is_other = || DELTA_ITEMS.iter().all(|kind| kind.find(data).is_none());
         // Some engines send a message in one piece.
-        let has_text = || has_string_at(&TEXT, data);
+        let has_text = || has_visible_string_at(&TEXT, data);
         self.items |= (is_item && (is_other() || has_text()))
             || (name == b"response.completed" && has_text());
     }
@@ -75,6 +93,17 @@ impl PassedEvents {
             // One may be the end itself. Others are work, in a form that is not known.
             || output.is_some_and(|count| count > 1);
         !self.tokens && !is_hidden
+    }
+}
+
+/// Returns whether the token of an event is more than white space.
+fn has_visible_token(form: EventForm, data: &[u8]) -> bool {
+    match form {
+        EventForm::ChatDelta | EventForm::BlockDelta => has_visible_token_in_delta(data),
+        EventForm::TypedDelta => has_visible_string_at(&DELTA, data),
+        EventForm::CompletionText | EventForm::Content | EventForm::JsonLine | EventForm::Any => {
+            true
+        }
     }
 }
 

@@ -220,3 +220,29 @@ fn numbers_of_python_are_no_fault() {
     assert_all(Operation::Embeddings, WholeResult::Filled, &[vector]);
     assert_all(Operation::Embeddings, WholeResult::Missing, &[r#"{"data":[{"embedding":[NaN]}]}"#]);
 }
+
+#[test]
+fn white_space_is_no_output_where_text_is_expected() {
+    let chat = r#"{"choices":[{"message":{"role":"assistant","content":" \n\u0020"}}]}"#;
+    assert_all(Operation::Chat, WholeResult::Empty, &[chat]);
+    assert_all(Operation::FillInTheMiddle, WholeResult::Filled, &[chat]);
+    let text = r#"{"choices":[{"text":"\n","finish_reason":"stop"}]}"#;
+    assert_all(Operation::Completions, WholeResult::Filled, &[text]);
+    assert_all(Operation::NativeCompletion, WholeResult::Filled, &[r#"{"content":" "}"#]);
+    assert_all(
+        Operation::Chat,
+        WholeResult::Filled,
+        &[
+            r#"{"choices":[{"message":{"content":"\n\na"}}]}"#,
+            r#"{"choices":[{"message":{"content":" ","tool_calls":[{"id":"t"}]}}]}"#,
+            r#"{"choices":[{"message":{"content":" ","reasoning_content":"hm"}}]}"#,
+        ],
+    );
+    let blocks = r#"{"content":[{"type":"text","text":"\t"}]}"#;
+    assert_all(Operation::Messages, WholeResult::Empty, &[blocks]);
+    let items = r#"{"output":[{"type":"message","content":[{"type":"output_text","text":" "}]}]}"#;
+    assert_all(Operation::Responses, WholeResult::Empty, &[items]);
+    let message = r#"{"message":{"role":"assistant","content":"\n"},"done":true}"#;
+    assert_all(Operation::OllamaChat, WholeResult::Empty, &[message]);
+    assert_all(Operation::OllamaGenerate, WholeResult::Empty, &[r#"{"response":"\r\n"}"#]);
+}

@@ -98,3 +98,49 @@ fn items_without_deltas_may_be_output() {
         assert_eq!((scanner.is_void(), scanner.is_empty()), (is_void, is_empty), "{stream}");
     }
 }
+
+#[test]
+fn streams_of_white_space_are_empty() {
+    let of = |delta: &str| format!("data: {}\n\n", chat(delta));
+    let stop = "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+    let counts = "data: {\"choices\":[],\"usage\":{\"completion_tokens\":2}}\n\n";
+    let space = of(r#"{"role":"assistant","content":" "}"#);
+    let line = of(r#"{"content":"\n\u0020"}"#);
+    let typed = |delta: &str| {
+        format!("data: {{\"type\":\"response.output_text.delta\",\"delta\":\"{delta}\"}}\n\n")
+    };
+    let completed = "data: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"type\":\
+        \"message\",\"content\":[{\"type\":\"output_text\",\"text\":\"\\n\"}]}],\
+        \"usage\":{\"output_tokens\":1}}}\n\n";
+    let block = |text: &str| {
+        format!(
+            "data: {{\"type\":\"content_block_delta\",\"delta\":{{\"type\":\"text_delta\",\"text\":\"{text}\"}}}}\n\n"
+        )
+    };
+    for (operation, stream, is_empty) in [
+        (Operation::Chat, format!("{space}{stop}"), true),
+        (Operation::Chat, format!("{space}{line}{space}{stop}"), true),
+        (Operation::Chat, format!("{space}{}{stop}", of(r#"{"content":"a"}"#)), false),
+        (Operation::Chat, format!("{space}{}", of(r#"{"tool_calls":[{"id":"t"}]}"#)), false),
+        (Operation::Chat, format!("{space}{line}{stop}{counts}"), false),
+        (Operation::FillInTheMiddle, format!("{space}{stop}"), false),
+        (Operation::Completions, "data: {\"choices\":[{\"text\":\" \"}]}\n\n".to_owned(), false),
+        (Operation::Responses, format!("{}{completed}", typed(r"\n")), true),
+        (Operation::Responses, format!("{}{}{completed}", typed(r"\n"), typed("a")), false),
+        (Operation::Messages, block(r"\t"), true),
+        (Operation::Messages, format!("{}{}", block(" "), block("a ")), false),
+        (
+            Operation::OllamaChat,
+            "{\"message\":{\"content\":\" \"}}\n{\"done\":true,\"eval_count\":1}\n".to_owned(),
+            true,
+        ),
+        (
+            Operation::OllamaGenerate,
+            "{\"response\":\"\\n\"}\n{\"response\":\"a\"}\n{\"done\":true}\n".to_owned(),
+            false,
+        ),
+    ] {
+        let (_, scanner) = fed(operation, &stream);
+        assert_eq!(scanner.is_empty(), is_empty, "{} {stream}", operation.name());
+    }
+}

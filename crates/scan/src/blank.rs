@@ -1,0 +1,85 @@
+//! Tells output from white space: an engine that produces nothing else has produced nothing.
+
+use penstock_api::Operation;
+
+use super::cursor::{Cursor, Syntax};
+use super::ollama::is_filled;
+
+/// Returns whether white space alone may be the result of an operation, as where code or a text is
+/// continued.
+pub(super) fn may_be_blank(operation: Operation) -> bool {
+    !matches!(
+        operation,
+        Operation::Chat
+            | Operation::Messages
+            | Operation::Responses
+            | Operation::OllamaChat
+            | Operation::OllamaGenerate
+    )
+}
+
+/// Consumes a value. Returns whether it is a string with more than white space, or a non-empty
+/// array or object.
+pub(super) fn is_visible(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Syntax> {
+    let is_blank = is_blank_string(cursor);
+    Ok(is_filled(cursor, kind)? && !is_blank)
+}
+
+/// Returns whether the cursor is at a string that is empty or has only white space. It reads no
+/// further than the first other character.
+pub(super) fn is_blank_string(cursor: &Cursor<'_>) -> bool {
+    let mut rest = match cursor.bytes.get(cursor.at..) {
+        Some([b'"', rest @ ..]) => rest,
+        _ => return false,
+    };
+    loop {
+        rest = match rest {
+            [b'"', ..] => return true,
+            [b' ', rest @ ..] | [b'\\', b'n' | b'r' | b't' | b'f', rest @ ..] => rest,
+            [b'\\', b'u', one, two, three, four, rest @ ..]
+                if is_space([*one, *two, *three, *four]) =>
+            {
+                rest
+            }
+            _ => return false,
+        }
+    }
+}
+
+/// Returns whether the digits of an escape are those of white space.
+fn is_space(digits: [u8; 4]) -> bool {
+    let digits = digits.map(|digit| char::from(digit).to_digit(16));
+    let unit = digits.iter().try_fold(0, |unit, digit| digit.map(|digit| unit << 4 | digit));
+    unit.and_then(char::from_u32).is_some_and(char::is_whitespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_white_space_is_blank() {
+        for (value, expected) in [
+            (r#""""#, true),
+            (r#"" ""#, true),
+            (r#""\n""#, true),
+            (r#"" \n\t\r\f \u0020\u000a\u00A0\u3000""#, true),
+            (r#""a""#, false),
+            (r#""   a""#, false),
+            (r#""\n\u0041""#, false),
+            (r#""\n\ud83d\ude00""#, false),
+            (r#""\\n""#, false),
+            (r#""\"""#, false),
+            (r#""."#, false),
+            (r#"" "#, false),
+            ("null", false),
+            ("[]", false),
+        ] {
+            assert_eq!(
+                is_blank_string(&Cursor::of_response(value.as_bytes())),
+                expected,
+                "{value}"
+            );
+        }
+    }
+}
