@@ -1,4 +1,4 @@
-//! Tells output from white space: an engine that produces nothing else has produced nothing.
+//! Distinguishes output from white space: an engine that produces nothing else has produced nothing.
 
 use penstock_api::Operation;
 

@@ -5,8 +5,10 @@ use memchr::{memchr, memmem};
 use penstock_api::slices::{after, before, split_at};
 
 use super::bytes::is_dense;
-use super::weight::MIN_LONG;
 
+/// The length from which a string in JSON is measured, and may be a file in base64: a string
+/// without white space, quotes and escapes.
+pub(super) const MIN_LONG: usize = 1 << 10;
 /// The first bytes of files in base64: data URLs, images, sounds, videos, PDFs and archives, such
 /// as those of office software. Other dense text, such as the output of a tool, is text.
 const FILES: [&[u8]; 16] = [
@@ -27,7 +29,7 @@ const FILES: [&[u8]; 16] = [
     b"GkXfo",
     b"AAAA",
 ];
-/// The last words of `application/…` types that are text, also with something before them, as in
+/// The last names in `application/…` types that are text, also with something before them, as in
 /// `ld+json` and `x-yaml`.
 const TEXTS: [&[u8]; 12] = [
     b"csv",
@@ -94,8 +96,8 @@ pub(super) fn is_text(media_type: &[u8]) -> bool {
     let (kind, name) = split_at(media_type, slash);
     // Some clients escape slashes.
     let kind = kind.strip_suffix(b"\\").unwrap_or(kind);
-    let mut words = after(name, 1).rsplit(|byte| matches!(byte, b'+' | b'-' | b'.'));
-    let last = words.next().unwrap_or_default();
+    let mut names = after(name, 1).rsplit(|byte| matches!(byte, b'+' | b'-' | b'.'));
+    let last = names.next().unwrap_or_default();
     kind.eq_ignore_ascii_case(b"text")
         || kind.eq_ignore_ascii_case(b"application")
             && TEXTS.iter().any(|text| last.eq_ignore_ascii_case(text))

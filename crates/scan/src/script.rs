@@ -83,7 +83,7 @@ const SCRIPTS: [Script; 16] = [
     Script::of(0xf0, 0x90, 0x9f, 4),
 ];
 /// Returns the length of a text: 3 for a character of U+3000 and above (Chinese, Japanese and
-/// Korean), 4 for one beyond the basic plane, 1 for any other, and what [`SCRIPTS`] add. A
+/// Korean), 4 for one beyond the basic plane, 1 for any other, and the weights of [`SCRIPTS`]. A
 /// tokenizer needs nearly one token for each of the first, and one for about four letters of an
 /// alphabet.
 pub(super) fn weigh(bytes: &[u8]) -> u64 {

@@ -2,7 +2,7 @@
 
 use super::bytes::{HIGH, count_continuations};
 use super::density::measured;
-use super::file::File;
+use super::file::{File, MIN_LONG};
 use super::script::weigh;
 use super::{TEXT_PER_TOKEN, TokenEstimate};
 
@@ -13,9 +13,6 @@ const TEXT_PER_VALUE: u64 = 6;
 /// The tokens of an image, a sound or a file that is not text. Engines make 64 to 4,096 tokens of
 /// an image, by its size and the model; its size is not in the request.
 const TOKENS_PER_BLOB: u64 = 768;
-/// The length from which a string in JSON is measured, and may be a file in base64: a string
-/// without white space, quotes and escapes.
-pub(super) const MIN_LONG: usize = 1 << 10;
 /// Four times the length that a character of base64 counts: what [`measured`] finds, without
 /// reading a large file for it.
 const BASE64: u64 = 11;
@@ -71,7 +68,7 @@ impl Weight {
         length
     }
 
-    /// Adds what a file counts. `length` is that of its string, which is added already.
+    /// Adds the length that a file counts. `length` is that of its string, which is added already.
     fn add_file(&mut self, file: Option<File>, length: u64) {
         let Some(file) = file else { return };
         self.blob_text += length;
