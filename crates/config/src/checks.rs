@@ -96,7 +96,13 @@ fn check_addresses(config: &Config, root: &Node, sound: &Soundness, reader: &mut
         return;
     }
     let place = &admin.at("listen").place;
-    check_address(&ListenAddress::Tcp(address), &mut seen, place, reader);
+    let is_given = root.entry("admin").is_some_and(|entry| entry.node.entry("listen").is_some());
+    let address_of = ListenSetting {
+        key: "admin.listen".to_owned(),
+        address: ListenAddress::Tcp(address),
+        place: is_given.then_some(place),
+    };
+    check_address(address_of, &mut seen, root, reader);
     let is_open = !address.ip().is_loopback() && config.admin.token.is_none();
     // A misspelled key may be that of the token.
     if is_open && sound.is_complete(admin) {
@@ -105,18 +111,24 @@ fn check_addresses(config: &Config, root: &Node, sound: &Soundness, reader: &mut
 }
 
 /// Checks the listeners of the data port. Returns their addresses.
-fn check_listeners(
+fn check_listeners<'a>(
     config: &Config,
-    server: &Node,
+    server: &'a Node,
     sound: &Soundness,
     reader: &mut Reader,
-) -> Vec<ListenAddress> {
+) -> Vec<ListenSetting<'a>> {
     let list = server.at("listen");
-    let mut seen: Vec<ListenAddress> = Vec::new();
+    let mut seen: Vec<ListenSetting<'a>> = Vec::new();
     for (index, listener) in config.server.listen.iter().enumerate() {
         // The default listener is not in the file.
         let item = list.items().get(index).unwrap_or(list);
-        check_address(&listener.address, &mut seen, &item.at("address").place, reader);
+        let key = match config.server.listen.len() {
+            1 => "server.listen".to_owned(),
+            _ => format!("server.listen[{index}]"),
+        };
+        let address = listener.address.clone();
+        let place = server.entry("listen").map(|_| &item.at("address").place);
+        check_address(ListenSetting { key, address, place }, &mut seen, server, reader);
         // A misspelled key may be the one that lists them.
         let trusts_none = config.server.trusted_proxies.is_empty() && sound.is_complete(server);
         if listener.proxy_protocol && trusts_none {
@@ -136,18 +148,32 @@ fn check_listeners(
     seen
 }
 
-fn check_address(
-    address: &ListenAddress,
-    seen: &mut Vec<ListenAddress>,
-    place: &SourcePlace,
+/// A setting with a listen address.
+struct ListenSetting<'a> {
+    key: String,
+    address: ListenAddress,
+    /// `None` for a default, which is not in the file.
+    place: Option<&'a SourcePlace>,
+}
+
+/// Refuses an address on which an earlier listener makes it impossible to listen.
+fn check_address<'a>(
+    own: ListenSetting<'a>,
+    seen: &mut Vec<ListenSetting<'a>>,
+    section: &Node,
     reader: &mut Reader,
 ) {
-    // Port 0 binds a new port each time.
-    let is_new = matches!(address, ListenAddress::Tcp(address) if address.port() == 0);
-    if !is_new && seen.contains(address) {
-        reader.fault(place, Problem::ListenTwice { address: address.to_string() });
+    if let Some(other) = seen.iter().find(|other| own.address.overlaps(&other.address)) {
+        // At the one that the file has: the other may be a default.
+        let (at, other) = if own.place.is_some() { (&own, other) } else { (other, &own) };
+        let (address, key) = (at.address.to_string(), other.key.clone());
+        let problem = match at.address == other.address {
+            true => Problem::ListenTwice { address, key },
+            false => Problem::ListenOverlap { address, key, other: other.address.to_string() },
+        };
+        reader.fault(at.place.unwrap_or(&section.place), problem);
     }
-    seen.push(address.clone());
+    seen.push(own);
 }
 
 fn check_limits(config: &Config, root: &Node, reader: &mut Reader) {

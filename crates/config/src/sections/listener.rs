@@ -32,6 +32,30 @@ impl ListenAddress {
             Self::Unix(path) => path.to_string_lossy().into_owned(),
         }
     }
+
+    /// Returns whether only one of two sockets with these addresses can listen.
+    pub(crate) fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(one), Self::Tcp(other)) => {
+                // Port 0 binds a new port each time.
+                let is_shared = one.port() == other.port() && one.port() != 0;
+                is_shared && (covers(*one, *other) || covers(*other, *one))
+            }
+            (Self::Unix(one), Self::Unix(other)) => one == other,
+            (Self::Tcp(_), Self::Unix(_)) | (Self::Unix(_), Self::Tcp(_)) => false,
+        }
+    }
+}
+
+/// Returns whether a socket of `one` takes the connections to `other` on the same port.
+fn covers(one: SocketAddr, other: SocketAddr) -> bool {
+    // `::ffff:10.0.0.1` is the IPv4 address.
+    let (ip, of_other) = (one.ip().to_canonical(), other.ip().to_canonical());
+    match ip {
+        IpAddr::V4(_) => ip == of_other || ip.is_unspecified() && of_other.is_ipv4(),
+        // Both families: listeners do not set IPV6_V6ONLY. Link-local addresses differ by scope.
+        IpAddr::V6(_) => ip.is_unspecified() || one == other,
+    }
 }
 
 impl fmt::Display for ListenAddress {

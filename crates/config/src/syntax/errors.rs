@@ -168,8 +168,13 @@ pub enum Problem {
     SecretTwice { section: String, key: &'static str },
     #[error("'admin.listen' is {listen}, which is not loopback: 'admin.token_file' is required")]
     AdminNeedsToken { listen: SocketAddr },
-    #[error("duplicate listen address {address}")]
-    ListenTwice { address: String },
+    #[error("duplicate listen address {address}: it is also that of '{key}'")]
+    ListenTwice { address: String, key: String },
+    #[error(
+        "listen address {address} overlaps with {other} of '{key}': a wildcard takes its port on every \
+         address ([::] on those of IPv4 as well); change a port, or remove one"
+    )]
+    ListenOverlap { address: String, other: String, key: String },
     #[error("'proxy_protocol' requires 'server.trusted_proxies': other peers are rejected")]
     NoTrustedProxies,
     #[error(

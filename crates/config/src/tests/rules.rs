@@ -254,21 +254,6 @@ fn at_most_1024_backends() {
 }
 
 #[test]
-fn duplicate_listen_addresses_are_refused() {
-    let error = refusal("server: {listen: ['127.0.0.1:9090', '127.0.0.1:0', '127.0.0.1:0']}");
-    assert!(error.ends_with("duplicate listen address 127.0.0.1:9090"), "{error}");
-    let error = refusal("server: {listen: ['127.0.0.1:1', '127.0.0.1:1']}");
-    assert_eq!(error, "penstock.yaml:2:34: duplicate listen address 127.0.0.1:1");
-}
-
-#[test]
-fn open_admin_port_needs_a_token() {
-    let error = refusal("admin:\n  listen: 0.0.0.0:9090");
-    assert!(error.starts_with("penstock.yaml:3:11: 'admin.listen' is 0.0.0.0:9090"), "{error}");
-    assert!(load_more("admin: {listen: '[::1]:9090'}").is_ok());
-}
-
-#[test]
 fn secrets_must_be_given_once_and_differ() {
     let keys = |items: &str| refusal(&format!("auth: {{keys: [{items}]}}"));
     assert!(
