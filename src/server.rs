@@ -124,7 +124,7 @@ pub fn serve(config: Config, mut options: ServeOptions) -> Result<(), ServerErro
     let inherited = options.inherited.as_mut().map(|one| one.claim(&names));
     for (address, own) in addresses.into_iter().zip(names) {
         let is_ours = |sockets: &Vec<Socket>| sockets.iter().any(|(name, _)| *name == own);
-        // Checked first, because Pingora exits the process when it cannot listen.
+        // Checked first, because Pingora tries again for 30 s before it gives up.
         if !inherited.as_ref().is_some_and(is_ours) {
             let checked = try_listen(&address);
             checked.map_err(|source| ServerError::Listen { address, source })?;
@@ -258,9 +258,10 @@ impl Parts {
             let mut service = Service::new("penstock admin".to_owned(), admin.into_app());
             service.threads = Some(1);
             service.add_tcp(&address.to_string());
-            let sockets = Arc::clone(&self.sockets);
+            let (sockets, stop) = (Arc::clone(&self.sockets), Arc::clone(&self.stop));
             // Stays open during the drain, so that it can be observed.
-            server.add_service(ListenerService::new(service, sockets, StopAccepting::AfterUpgrade));
+            let until = StopAccepting::AfterUpgrade;
+            server.add_service(ListenerService::new(service, sockets, stop, until));
         }
         server.add_service(background_service("penstock checks", self.prober.clone()));
         // One thread: its CPU clock measures the cost of all scrapes.
@@ -314,7 +315,8 @@ impl Parts {
         for listener in listeners::listeners(config) {
             data.add_listener(listener);
         }
-        ListenerService::new(data, Arc::clone(&self.sockets), StopAccepting::OnShutdown)
+        let (sockets, stop) = (Arc::clone(&self.sockets), Arc::clone(&self.stop));
+        ListenerService::new(data, sockets, stop, StopAccepting::OnShutdown)
     }
 }
 

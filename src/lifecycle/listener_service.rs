@@ -1,8 +1,13 @@
-//! A wrapper of Pingora's listening service, for two reasons. Its sockets may be inherited from the
-//! previous process. The admin port must keep responding during the drain, while the data port
-//! stops with Pingora's other services.
+//! A wrapper of Pingora's listening service, for three reasons. Its sockets may be inherited from
+//! the previous process. The admin port must keep responding during the drain, while the data port
+//! stops with Pingora's other services. A port that cannot be opened must end the process.
 
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 
 use async_trait::async_trait;
 use once_cell::sync::OnceCell;
@@ -12,6 +17,7 @@ use pingora::services::Service;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
+use super::shutdown::Shutdown;
 use super::upgrade::Socket;
 
 /// The listening sockets of this process.
@@ -71,14 +77,20 @@ pub enum StopAccepting {
 pub struct ListenerService<S> {
     inner: S,
     sockets: Arc<Sockets>,
+    stop: Arc<Shutdown>,
     stop_accepting: StopAccepting,
     /// The runtime of its connections.
     runtime: Arc<OnceCell<Handle>>,
 }
 
 impl<S: Service> ListenerService<S> {
-    pub fn new(inner: S, sockets: Arc<Sockets>, stop_accepting: StopAccepting) -> Self {
-        Self { inner, sockets, stop_accepting, runtime: Arc::default() }
+    pub fn new(
+        inner: S,
+        sockets: Arc<Sockets>,
+        stop: Arc<Shutdown>,
+        stop_accepting: StopAccepting,
+    ) -> Self {
+        Self { inner, sockets, stop, stop_accepting, runtime: Arc::default() }
     }
 
     /// Returns the runtime of the service, once it runs.
@@ -108,7 +120,13 @@ impl<S: Service> Service for ListenerService<S> {
             StopAccepting::OnShutdown => shutdown,
             StopAccepting::AfterUpgrade => self.sockets.upgraded.subscribe(),
         };
-        self.inner.start_service(table, shutdown, listeners_per_fd).await;
+        let service = self.inner.name().to_owned();
+        let running = self.inner.start_service(table, shutdown, listeners_per_fd);
+        if let Err(reason) = until_panic(running).await {
+            // The other ports would go on, and a health check of them would succeed for ever.
+            tracing::error!("{service}: cannot listen, exiting: {reason}");
+            self.stop.fail();
+        }
     }
 
     fn name(&self) -> &str {
@@ -117,5 +135,38 @@ impl<S: Service> Service for ListenerService<S> {
 
     fn threads(&self) -> Option<usize> {
         self.inner.threads()
+    }
+}
+
+/// Runs a service to its end.
+///
+/// # Errors
+/// The message of its panic: Pingora panics when it cannot listen on an address, and the runtime
+/// would drop that.
+async fn until_panic(service: impl Future<Output = ()>) -> Result<(), String> {
+    let mut service = pin!(service);
+    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| service.as_mut().poll(context))) {
+        Ok(polled) => polled.map(Ok),
+        Err(panic) => Poll::Ready(Err(message_of(panic.as_ref()))),
+    })
+    .await
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn panic_of_a_service_is_an_error_with_its_message() {
+        assert_eq!(until_panic(async {}).await, Ok(()));
+        let port = "port 1";
+        let taken = until_panic(async { panic!("{port} is taken") }).await;
+        assert_eq!(taken, Err("port 1 is taken".to_owned()));
+        assert_eq!(until_panic(async { panic!("taken") }).await, Err("taken".to_owned()));
     }
 }

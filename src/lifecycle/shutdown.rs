@@ -43,8 +43,17 @@ impl Shutdown {
 
     /// Runs the hooks and exits.
     pub(super) fn end(&self) -> ! {
+        self.exit(0)
+    }
+
+    /// Runs the hooks and exits with the code of a failure.
+    pub(super) fn fail(&self) -> ! {
+        self.exit(1)
+    }
+
+    fn exit(&self, code: i32) -> ! {
         self.hooks.iter().for_each(|write| write());
-        std::process::exit(0)
+        std::process::exit(code)
     }
 
     /// Starts the shutdown: the new process of an upgrade serves.

@@ -311,6 +311,19 @@ fn check_opens_what_a_start_opens() {
 }
 
 #[test]
+fn address_that_cannot_be_opened_ends_the_process() {
+    // No socket can be made there, which only an attempt shows.
+    let config = file(
+        "penstock.yaml",
+        "server: { listen: unix:/proc/penstock.sock }\nadmin: { listen: \"127.0.0.1:0\" }\n\
+         backends: [http://127.0.0.1:1]",
+    );
+    let ran = run(["serve".as_ref(), "--config".as_ref(), config.as_os_str()]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(ran.stderr.contains("penstock data: cannot listen, exiting"), "{}", ran.stderr);
+}
+
+#[test]
 fn low_memory_limit_is_an_error_line() {
     let config = file(
         "penstock.yaml",
