@@ -8,6 +8,7 @@ pub(super) mod dump;
 pub(super) mod encoding;
 pub(super) mod environment;
 pub(super) mod errors;
+mod foreign_secret;
 pub(super) mod glob;
 pub(super) mod key_hash;
 pub(super) mod reader;

@@ -9,6 +9,7 @@ use serde::{Serialize, Serializer};
 use super::document::Node;
 use super::dump::Dump;
 use super::errors::{Problem, SecretError};
+use super::foreign_secret::{warn_of_file, warn_of_inline};
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::Shape;
@@ -87,6 +88,7 @@ impl Setting for InlineSecret {
 
     fn read(node: &Node, reader: &mut Reader) -> Option<Self::Value> {
         let text = reader.scalar(node, "a secret")?;
+        warn_of_inline(text, &node.place, reader);
         match Secret::new(text) {
             Ok(secret) => Some(Some(secret)),
             Err(source) => reader.refuse(node, |key| Problem::Secret { key, source }),
@@ -117,6 +119,7 @@ impl Setting for SecretFile {
                 return reader.refuse(node, |key| Problem::SecretFile { key, path, source });
             }
         };
+        warn_of_file(&text, &node.place, reader);
         // Editors end a file with a line break.
         match Secret::new(text.trim()) {
             Ok(secret) => {

@@ -44,6 +44,20 @@ pub enum Warning {
         strategy: &'static str,
         needed: &'static str,
     },
+    #[error(
+        "'{key}' has another program's syntax for a variable and is used as it stands: write \
+         `${{{name}}}`, or name a file in '{key}_file'"
+    )]
+    ForeignVariable { key: String, name: String },
+    #[error(
+        "the file of '{key}' has a variable, and files are used as they stand: write the secret \
+         itself into it"
+    )]
+    VariableInSecretFile { key: String },
+    #[error(
+        "'{key}' has a part of the header that carries it: leave out 'Bearer' and the header's name"
+    )]
+    SchemeInSecret { key: String },
     #[error("'queue.{key}' has no effect: no request waits without 'queue.size'")]
     NoQueue { key: &'static str },
     #[error(
