@@ -35,6 +35,24 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("redis_url", "shared_state.redis"),
     ("rpm", "auth.limits.requests_per_minute"),
     ("tpm", "auth.limits.tokens_per_minute"),
+    ("type", "backends[].engine"),
+    ("kind", "backends[].engine"),
+    ("provider", "backends[].engine"),
+    ("address", "backends[].url"),
+    ("host", "backends[].url"),
+    ("endpoint", "backends[].url"),
+    ("base_url", "backends[].url"),
+    ("api_base", "backends[].url"),
+    ("key", "backends[].api_key"),
+    ("token", "backends[].api_key"),
+    ("max_connections", "backends[].max_in_flight"),
+    ("max_parallel_requests", "backends[].max_in_flight"),
+    ("name", "backends[].models[].id"),
+    ("model", "backends[].models[].id"),
+    ("model_name", "backends[].models[].id"),
+    ("num_ctx", "backends[].models[].context_length"),
+    ("context_window", "backends[].models[].context_length"),
+    ("max_model_len", "backends[].models[].context_length"),
 ];
 
 /// Adds to each unknown key the places of the schema where it belongs, if no key of its section
@@ -56,9 +74,12 @@ pub(super) fn suggest_places(faults: &mut [Fault], schema: &Shape) {
 }
 
 /// Returns the settings below a section that a word stands for.
-fn other_words(key: &str, section: &str) -> Vec<String> {
+pub(crate) fn other_words(key: &str, section: &str) -> Vec<String> {
     let is_below = |place: &str| {
-        place.strip_prefix(section).is_some_and(|rest| section.is_empty() || rest.starts_with('.'))
+        let rest = place.strip_prefix(section);
+        // A word for a setting of an item means something else outside of the list.
+        let is_inside = rest.is_some_and(|rest| !rest.contains("[]"));
+        is_inside && rest.is_some_and(|rest| section.is_empty() || rest.starts_with('.'))
     };
     let known = OTHER_WORDS.iter().filter(|(word, place)| *word == key && is_below(place));
     known.map(|(_, place)| (*place).to_owned()).collect()
@@ -130,6 +151,10 @@ mod tests {
         assert_eq!(other_words("smart", "routing"), ["routing.weights"]);
         assert_eq!(other_words("port", "admin"), ["admin.listen"]);
         assert_eq!(other_words("port", "backends[]"), Vec::<String>::new());
+        assert_eq!(other_words("type", "backends[]"), ["backends[].engine"]);
+        assert_eq!(other_words("name", "backends[].models[]"), ["backends[].models[].id"]);
+        assert_eq!(other_words("name", ""), Vec::<String>::new());
+        assert_eq!(other_words("host", ""), ["server.listen", "admin.listen"]);
         assert_eq!(places("strategy", ""), ["routing.strategy", "routing.shadow.strategy"]);
         assert_eq!(places("aliases", ""), ["routing.aliases"]);
         assert_eq!(places("context_length", "models.NAME"), ["backends[].models[].context_length"]);

@@ -11,6 +11,7 @@ pub(super) mod errors;
 mod foreign_secret;
 pub(super) mod glob;
 pub(super) mod key_hash;
+pub(super) mod other_format;
 pub(super) mod reader;
 pub(super) mod secret;
 pub(super) mod setting;

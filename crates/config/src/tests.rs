@@ -1,6 +1,7 @@
 //! Tests of loading, rules, shipped files and the schema.
 
 mod files;
+mod foreign;
 mod listeners;
 mod loading;
 mod rules;

@@ -6,12 +6,14 @@ use super::name_sets::{CapabilityNames, Names, OperationNames};
 use super::price::Price;
 use super::tier::TierNumber;
 use super::timeouts::TimeoutOverrides;
+use crate::misplaced::other_words;
 use crate::syntax::collections::{List, Maybe};
-use crate::syntax::document::{Content, Node};
+use crate::syntax::document::{Content, Entry, Node};
 use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
-use crate::syntax::setting::{Setting, section};
+use crate::syntax::setting::{Section, Setting, section};
 use crate::syntax::shape::Shape;
+use crate::syntax::suggest::nearest;
 use crate::syntax::values::AtLeastOne;
 
 section! {
@@ -60,6 +62,15 @@ section! {
     }
 }
 
+/// Returns whether a mapping is a name such as `llama3: 8b`, whose space makes it a mapping.
+fn is_split_name(entries: &[Entry]) -> bool {
+    let [entry] = entries else { return false };
+    let keys = || ModelEntry::keys().map(|key| key.name);
+    entry.is_plain()
+        && nearest(&entry.key, keys()).is_none()
+        && other_words(&entry.key, "backends[].models[]").is_empty()
+}
+
 /// An item of a backend's `models`: a mapping, or just the name.
 pub(crate) struct ModelItem;
 
@@ -70,6 +81,11 @@ impl Setting for ModelItem {
         match &node.content {
             Content::Scalar(_) => {
                 String::read(node, reader).map(|id| ModelEntry { id, ..Default::default() })
+            }
+            Content::Map(entries) if is_split_name(entries) => {
+                const EXPECTED: &str =
+                    "the id of a model, such as llama3:8b, without a space after ':' or in quotes";
+                reader.refuse_kind(node, EXPECTED)
             }
             Content::Null | Content::List(_) | Content::Map(_) => ModelEntry::read(node, reader),
         }

@@ -9,6 +9,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
 use super::errors::ConfigError;
+use super::other_format::{has_comment_key, other_format};
 use super::source_place::SourcePlace;
 use super::syntax_cause::{Misled, cause_of};
 
@@ -41,6 +42,13 @@ pub(crate) struct Entry {
     pub(crate) key: String,
     pub(crate) place: SourcePlace,
     pub(crate) node: Node,
+}
+
+impl Entry {
+    /// Returns whether the value is a scalar.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.node.content, Content::Scalar(_))
+    }
 }
 
 impl Node {
@@ -125,9 +133,22 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
     if text.trim_start_matches('\u{feff}').trim().is_empty() {
         return Ok(Node { place: start, content: Content::Null });
     }
+    let other_format = || {
+        other_format(text).map(|found| {
+            let place = SourcePlace::File { file: Arc::clone(file), line: found.line, column: 1 };
+            ConfigError::OtherFormat { place, format: found.format }
+        })
+    };
     match serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options) {
-        Ok(raw) => Ok(origin.resolve(raw)),
+        Ok(raw) => {
+            let root = origin.resolve(raw);
+            let is_odd = matches!(root.content, Content::Scalar(_)) || has_comment_key(&root);
+            is_odd.then(other_format).flatten().map_or(Ok(root), Err)
+        }
         Err(source) => {
+            if let Some(error) = other_format() {
+                return Err(error);
+            }
             let place = source.location().map_or(start, |location| origin.place(location));
             let misled =
                 source.location().and_then(|at| cause_of(text, at.line(), at.column(), &source));

@@ -9,6 +9,7 @@ use penstock_api::escape;
 use penstock_api::units::UnitError;
 use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
+use super::other_format::OtherFormat;
 use super::source_place::{MAX_MESSAGE, SourcePlace};
 use super::suggest::did_you_mean;
 use super::warnings::ConfigWarning;
@@ -25,6 +26,13 @@ pub enum ConfigError {
         /// The first byte that is not UTF-8.
         place: SourcePlace,
         encoding: Encoding,
+    },
+    /// The text has another format.
+    #[error("{place}: the file is no YAML: it looks like {format}")]
+    OtherFormat {
+        /// The line that shows it.
+        place: SourcePlace,
+        format: OtherFormat,
     },
     /// The text is not YAML.
     #[error("{place}: {}", explained(*cause, source))]

@@ -111,6 +111,10 @@ impl Reader {
     pub(crate) fn scalar<'a>(&mut self, node: &'a Node, expected: &str) -> Option<&'a str> {
         match &node.content {
             Content::Scalar(text) => Some(text),
+            // `- llama3: 8b` is meant as one text.
+            Content::Map(entries) if matches!(entries.as_slice(), [one] if one.is_plain()) => {
+                self.refuse_kind(node, &format!("{expected}; a text with ': ' in it needs quotes"))
+            }
             Content::Null | Content::List(_) | Content::Map(_) => self.refuse_kind(node, expected),
         }
     }
