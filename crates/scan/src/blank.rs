@@ -1,4 +1,4 @@
-//! Distinguishes output from white space: an engine that produces nothing else has produced nothing.
+//! Distinguishes output from white space, which is no output where an engine produces nothing else.
 
 use penstock_api::Operation;
 
