@@ -258,10 +258,9 @@ impl Parts {
             let mut service = Service::new("penstock admin".to_owned(), admin.into_app());
             service.threads = Some(1);
             service.add_tcp(&address.to_string());
-            let (sockets, stop) = (Arc::clone(&self.sockets), Arc::clone(&self.stop));
             // Stays open during the drain, so that it can be observed.
             let until = StopAccepting::AfterUpgrade;
-            server.add_service(ListenerService::new(service, sockets, stop, until));
+            server.add_service(ListenerService::new(service, &self.sockets, &self.stop, until));
         }
         server.add_service(background_service("penstock checks", self.prober.clone()));
         // One thread: its CPU clock measures the cost of all scrapes.
@@ -315,8 +314,7 @@ impl Parts {
         for listener in listeners::listeners(config) {
             data.add_listener(listener);
         }
-        let (sockets, stop) = (Arc::clone(&self.sockets), Arc::clone(&self.stop));
-        ListenerService::new(data, sockets, stop, StopAccepting::OnShutdown)
+        ListenerService::new(data, &self.sockets, &self.stop, StopAccepting::OnShutdown)
     }
 }
 

@@ -39,8 +39,9 @@ pub(super) struct CheckArgs {
 
 pub(super) fn run(args: &CheckArgs, output: &mut Output) -> Result<(), CliError> {
     let config = args.config.load_and_warn(output)?;
+    config.check_folders()?;
     if let Err(error) = Ledger::check(&config.ledger) {
-        // Only a warning: after a start, counts stay in memory until the file can be used.
+        // Only a warning: counts stay in memory until the file can be used.
         output.complain("warning", format_args!("ledger.path: {error}"));
     }
     if let Some(path) = &config.auth.store {

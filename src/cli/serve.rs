@@ -52,6 +52,7 @@ pub(super) fn run(args: &ServeArgs, _output: &mut Output) -> Result<(), CliError
 fn start(args: &ServeArgs, inherited: Option<InheritedSockets>) -> Result<(), CliError> {
     let source = args.config.source()?;
     let config = source.load()?;
+    config.check_folders()?;
     let apply_log = logging::start(&config.log)?;
     // Not before logging has started: a service has no other place for them.
     for warning in &config.warnings {

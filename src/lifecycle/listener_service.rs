@@ -86,10 +86,11 @@ pub struct ListenerService<S> {
 impl<S: Service> ListenerService<S> {
     pub fn new(
         inner: S,
-        sockets: Arc<Sockets>,
-        stop: Arc<Shutdown>,
+        sockets: &Arc<Sockets>,
+        stop: &Arc<Shutdown>,
         stop_accepting: StopAccepting,
     ) -> Self {
+        let (sockets, stop) = (Arc::clone(sockets), Arc::clone(stop));
         Self { inner, sockets, stop, stop_accepting, runtime: Arc::default() }
     }
 

@@ -376,7 +376,12 @@ fn unwritable_file_fails_the_start() {
         "server: {{ listen: \"{data}\" }}\nadmin: {{ listen: \"{admin}\" }}\n\
          access_log: {{ path: missing/access.log }}\nbackends: [http://127.0.0.1:9]\n"
     );
-    std::fs::write(&config, yaml).unwrap();
+    std::fs::write(&config, &yaml).unwrap();
+    let ran = crate::support::command::run(["serve", "--config", config.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("penstock.yaml:3:21: 'access_log.path'"), "{}", ran.stderr);
+    let folder = config.parent().unwrap().display().to_string();
+    std::fs::write(&config, yaml.replace("missing/access.log", &folder)).unwrap();
     let ran = crate::support::command::run(["serve", "--config", config.to_str().unwrap()]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("cannot open the access log"), "{}", ran.stderr);

@@ -4,11 +4,14 @@
 mod backends;
 mod budgets;
 mod clients;
+mod folders;
 mod groups;
 pub(super) mod models;
 mod policies;
 mod soundness;
 
+pub use folders::MissingFolder;
+pub(super) use folders::missing_folders;
 pub(super) use soundness::Soundness;
 
 use std::time::Duration;

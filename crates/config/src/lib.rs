@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub use changes::{Change, Changes};
 pub use checks::models::ALIAS_HOPS;
-pub use checks::MAX_BACKENDS;
+pub use checks::{MAX_BACKENDS, MissingFolder};
 pub use overridable::known_variables;
 pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::aliases::{AliasTarget, AliasTargets, SplitBy};
@@ -205,6 +205,7 @@ fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
     if sound.holds_at(root, "shared_state") {
         load_redis_tls(config, root, reader);
     }
+    config.missing_folders = checks::missing_folders(config, root, &sound);
     // Last: the rules read settled values.
     checks::check(config, root, &sound, reader);
 }

@@ -60,6 +60,7 @@ use telemetry::{TelemetryConfig, TelemetryUse};
 use timeouts::TimeoutsConfig;
 use tracing::TracingConfig;
 
+use super::checks::MissingFolder;
 use super::syntax::collections::{List, Off, Or, Table};
 use super::syntax::secret::{Secret, SecretFile};
 use super::syntax::setting::section;
@@ -117,6 +118,8 @@ section! {
             BTreeMap::new(),
         /// The backends.
         pub backends: Vec<BackendConfig> ["backends" as List<BackendItem>] = Vec::new(),
+        /// The files that a start cannot create; see [`Config::check_folders`].
+        pub missing_folders: Vec<MissingFolder> [] = Vec::new(),
         /// Warnings about the file.
         pub warnings: Vec<ConfigWarning> [] = Vec::new(),
     }

@@ -83,8 +83,8 @@ impl Setting for ModelItem {
                 String::read(node, reader).map(|id| ModelEntry { id, ..Default::default() })
             }
             Content::Map(entries) if is_split_name(entries) => {
-                const EXPECTED: &str =
-                    "the id of a model, such as llama3:8b, without a space after ':' or in quotes";
+                const EXPECTED: &str = "the id of a model, such as llama3:8b, without a space after \
+                                        ':' or in quotes; or a mapping with 'id'";
                 reader.refuse_kind(node, EXPECTED)
             }
             Content::Null | Content::List(_) | Content::Map(_) => ModelEntry::read(node, reader),

@@ -170,6 +170,8 @@ pub enum Problem {
     Secret { key: String, source: SecretError },
     #[error("'{key}': cannot read {}: {source}", path.display())]
     SecretFile { key: String, path: PathBuf, source: std::io::Error },
+    #[error("'{key}': the folder {} does not exist: create it, or name another", folder.display())]
+    NoFolder { key: &'static str, folder: PathBuf },
     #[error("'{key}': {}: {source}", path.display())]
     Prompt { key: String, path: PathBuf, source: PromptError },
     #[error("'{section}' sets both '{key}' and '{key}_file': remove one")]

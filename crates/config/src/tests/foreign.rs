@@ -45,7 +45,7 @@ fn names_with_a_space_after_the_colon_are_explained() {
     assert_eq!(
         error,
         "penstock.yaml:1:37: 'backends[0].models[0]' is a mapping: expected the id of a model, such \
-         as llama3:8b, without a space after ':' or in quotes"
+         as llama3:8b, without a space after ':' or in quotes; or a mapping with 'id'"
     );
     let error = refusal("routing: {fallbacks: {m: [llama3: 8b]}}");
     assert!(error.contains("a text with ': ' in it needs quotes"), "{error}");
