@@ -10,7 +10,6 @@ pub(super) mod models;
 mod policies;
 mod soundness;
 
-pub use folders::MissingFolder;
 pub(super) use folders::missing_folders;
 pub(super) use soundness::Soundness;
 

@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub use changes::{Change, Changes};
+pub use checks::MAX_BACKENDS;
 pub use checks::models::ALIAS_HOPS;
-pub use checks::{MAX_BACKENDS, MissingFolder};
 pub use overridable::known_variables;
 pub use sections::access_log::{AccessLogConfig, LogTarget};
 pub use sections::aliases::{AliasTarget, AliasTargets, SplitBy};
@@ -63,11 +63,11 @@ pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub use syntax::errors::without_position;
 pub use syntax::errors::{
-    ConfigError, Encoding, Fault, Problem, PromptError, SecretError, SyntaxCause, UrlError,
+    ConfigError, Encoding, Fault, MissingFolder, OtherFormat, Problem, PromptError, SecretError,
+    SyntaxCause, UrlError,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::key_hash::KeyHash;
-pub use syntax::other_format::OtherFormat;
 pub use syntax::secret::Secret;
 pub use syntax::source_place::SourcePlace;
 pub use syntax::suggest::nearest;

@@ -60,8 +60,8 @@ use telemetry::{TelemetryConfig, TelemetryUse};
 use timeouts::TimeoutsConfig;
 use tracing::TracingConfig;
 
-use super::checks::MissingFolder;
 use super::syntax::collections::{List, Off, Or, Table};
+use super::syntax::errors::MissingFolder;
 use super::syntax::secret::{Secret, SecretFile};
 use super::syntax::setting::section;
 use super::syntax::values::{AtLeastOne, NameServer, Positive};

@@ -2,23 +2,13 @@
 //! commands read the configuration on machines where penstock does not run.
 
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Soundness;
 use crate::sections::Config;
 use crate::sections::access_log::LogTarget;
 use crate::syntax::document::Node;
-use crate::syntax::errors::{ConfigError, Fault, Problem};
-use crate::syntax::source_place::SourcePlace;
-
-/// The setting of a file that cannot be created, since its folder does not exist.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingFolder {
-    /// The place of the path.
-    place: SourcePlace,
-    key: &'static str,
-    folder: PathBuf,
-}
+use crate::syntax::errors::{ConfigError, Fault, MissingFolder, Problem};
 
 impl Config {
     /// Refuses files in folders that do not exist.

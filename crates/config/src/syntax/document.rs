@@ -9,7 +9,7 @@ use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, Spanned};
 
 use super::errors::ConfigError;
-use super::other_format::{has_comment_key, other_format};
+use super::other_format::{has_comment, other_format};
 use super::source_place::SourcePlace;
 use super::syntax_cause::{Misled, cause_of};
 
@@ -160,6 +160,17 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
                 None => place,
             };
             Err(ConfigError::Syntax { place, cause, source: Box::new(source) })
+        }
+    }
+}
+
+/// Returns whether a comment of JSON became a key, as YAML reads a line of it.
+pub(super) fn has_comment_key(node: &Node) -> bool {
+    match &node.content {
+        Content::Null | Content::Scalar(_) => false,
+        Content::List(items) => items.iter().any(has_comment_key),
+        Content::Map(entries) => {
+            entries.iter().any(|one| has_comment(&one.key) || has_comment_key(&one.node))
         }
     }
 }

@@ -9,7 +9,6 @@ use penstock_api::escape;
 use penstock_api::units::UnitError;
 use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
-use super::other_format::OtherFormat;
 use super::source_place::{MAX_MESSAGE, SourcePlace};
 use super::suggest::did_you_mean;
 use super::warnings::ConfigWarning;
@@ -49,6 +48,17 @@ pub enum ConfigError {
         /// The warnings about the valid settings.
         warnings: Vec<ConfigWarning>,
     },
+}
+
+/// A format that is not YAML, although some of its files can be read as such.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OtherFormat {
+    /// `[section]`, and `key = value` in lines.
+    #[error("TOML or INI")]
+    Toml,
+    /// JSON with comments, which YAML writes in another way.
+    #[error("JSON with comments, which start with # in YAML")]
+    JsonWithComments,
 }
 
 /// The usual cause of a syntax error, and the remedy. The parser names the broken rule of YAML,
@@ -128,6 +138,15 @@ impl fmt::Display for Fault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: {}", self.place, escape(&self.problem.to_string(), MAX_MESSAGE))
     }
+}
+
+/// The setting of a file that cannot be created, since its folder does not exist.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MissingFolder {
+    /// The place of the path.
+    pub(crate) place: SourcePlace,
+    pub(crate) key: &'static str,
+    pub(crate) folder: PathBuf,
 }
 
 /// An error in a setting. Keys are paths: `routing.weights`, `backends[2].url`.

@@ -1,17 +1,6 @@
 //! Recognizes files of other formats, about which the messages of a YAML parser mislead.
 
-use super::document::{Content, Node};
-
-/// A format that is not YAML, although some of its files can be read as such.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum OtherFormat {
-    /// `[section]`, and `key = value` in lines.
-    #[error("TOML or INI")]
-    Toml,
-    /// JSON with comments, which YAML writes in another way.
-    #[error("JSON with comments, which start with # in YAML")]
-    JsonWithComments,
-}
+use super::errors::OtherFormat;
 
 /// A format and the line, from 1, that shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,19 +23,8 @@ pub(super) fn other_format(text: &str) -> Option<Recognized> {
     is_toml.then_some(Recognized { format: OtherFormat::Toml, line: first })
 }
 
-/// Returns whether a comment of JSON became a key, as YAML reads a line of it.
-pub(super) fn has_comment_key(node: &Node) -> bool {
-    match &node.content {
-        Content::Null | Content::Scalar(_) => false,
-        Content::List(items) => items.iter().any(has_comment_key),
-        Content::Map(entries) => {
-            entries.iter().any(|one| has_comment(&one.key) || has_comment_key(&one.node))
-        }
-    }
-}
-
 /// Returns whether a line is or ends with a comment of JSON; `//` in a URL is none.
-fn has_comment(line: &str) -> bool {
+pub(super) fn has_comment(line: &str) -> bool {
     let is_outside = |before: &str| {
         before.ends_with([' ', '\t', ',']) && before.matches('"').count().is_multiple_of(2)
     };
