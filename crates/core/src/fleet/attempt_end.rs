@@ -244,7 +244,7 @@ impl Serving {
 /// Returns the duration of a cooldown: the requested `Retry-After` within the configured bounds, or
 /// the default. `jitter` in 0..1 adds up to a tenth to the default. Otherwise backends that refused
 /// together would get all requests back at the same moment (thundering herd). A requested time has
-/// nothing added: clients are told it as well, and would be refused when they come.
+/// nothing added: clients get it as well, and would be refused when they come.
 pub fn cooldown_time(
     config: &CooldownConfig,
     requested: Option<Duration>,

@@ -40,7 +40,7 @@ use penstock_api::units::Timestamp;
 /// that ends first.
 const MAX_COOLDOWNS: usize = 64;
 
-/// The difference in which two ends of a cooldown are the same: a backend names it in whole seconds.
+/// The difference in which two ends of a cooldown are the same: a backend names whole seconds.
 const END_PRECISION: Duration = Duration::from_secs(1);
 /// The shortest cooldown whose end is known so well. Shorter ones are mostly defaults.
 const MIN_NAMED: Duration = Duration::from_secs(2);
@@ -191,7 +191,7 @@ impl Cooldowns {
         cause: CooldownCause,
         now: Timestamp,
     ) {
-        // Clients were told the first end of those that are the same.
+        // Clients got the first end of those that are the same.
         let is_named = until.since(now) >= MIN_NAMED;
         let known = self.list.load().iter().find(|one| one.scope == scope).map(|one| one.ends_at());
         let until = match known.filter(|known| is_named && *known > now && *known < until) {
