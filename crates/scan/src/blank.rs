@@ -1,20 +1,38 @@
 //! Distinguishes output from white space, which is no output where an engine produces nothing else.
 
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use penstock_api::Operation;
 
 use super::cursor::{Cursor, Syntax};
 use super::ollama::is_filled;
 
+/// The ends of a generation by a limit or by a string of the client, in whole responses.
+static CUTS: LazyLock<[Finder<'static>; 6]> = LazyLock::new(|| {
+    [
+        "\"length\"",
+        "\"incomplete\"",
+        ":\"max_tokens\"",
+        ": \"max_tokens\"",
+        ":\"stop_sequence\"",
+        ": \"stop_sequence\"",
+    ]
+    .map(Finder::new)
+});
+
+/// Returns whether a whole response ended before the engine would have: white space may have been
+/// the beginning of more.
+pub(super) fn is_cut_short(body: &[u8]) -> bool {
+    CUTS.iter().any(|cut| cut.find(body).is_some())
+}
+
 /// Returns whether white space alone may be the result of an operation, as where code or a text is
-/// continued.
+/// continued: Ollama's `generate` does that, too.
 pub(super) fn may_be_blank(operation: Operation) -> bool {
     !matches!(
         operation,
-        Operation::Chat
-            | Operation::Messages
-            | Operation::Responses
-            | Operation::OllamaChat
-            | Operation::OllamaGenerate
+        Operation::Chat | Operation::Messages | Operation::Responses | Operation::OllamaChat
     )
 }
 

@@ -3,7 +3,7 @@
 
 use penstock_api::Operation;
 
-use super::blank::{is_blank_string, may_be_blank};
+use super::blank::{is_blank_string, is_cut_short, may_be_blank};
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::failed_choice::is_withheld;
 use super::missing_result::is_foreign_refusal;
@@ -229,9 +229,14 @@ impl Found {
         }
     }
 
+    /// Returns whether a string at the cursor is no output, as it has only white space.
+    fn is_blank(&self, cursor: &Cursor<'_>) -> bool {
+        !self.may_be_blank && is_blank_string(cursor) && !is_cut_short(cursor.bytes)
+    }
+
     /// Reads a string, or a list of any content.
     fn read_text(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
-        let is_blank = !self.may_be_blank && is_blank_string(cursor);
+        let is_blank = self.is_blank(cursor);
         self.has_output |= is_filled(cursor, kind)? && !is_blank;
         Ok(())
     }
@@ -272,7 +277,7 @@ impl Found {
             }
             // A text may be long, and nothing after it is read.
             let is_empty = cursor.bytes.get(cursor.at + 1) == Some(&b'"');
-            let is_blank = !self.may_be_blank && is_blank_string(cursor);
+            let is_blank = self.is_blank(cursor);
             if kind == b'"' && !is_empty && !is_blank {
                 self.has_output = true;
                 self.stop_at_output()?;

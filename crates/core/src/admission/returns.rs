@@ -16,12 +16,12 @@ use crate::fleet::{MAX_WAIT_S, Openings};
 /// The length of a tick in microseconds: returns are remembered by ticks.
 const TICK_US: u64 = 250_000;
 const TICKS_PER_SECOND: u64 = 1_000_000 / TICK_US;
-/// The age from which a promised return that has not come due counts as given up when the same
-/// request is refused again. Requests of a burst come closer together: equal ones each need an
-/// opening.
-const REPEAT_TICKS: u64 = 2;
+/// The time for which equal requests may wait for their returns, all together (their number times
+/// the age of the oldest), until a further one counts as the repetition of the oldest. Requests of
+/// a burst, and a few that follow each other, each need an opening.
+const REPEAT_TICKS: u64 = 10 * TICKS_PER_SECOND;
 /// The most returns of equal requests, however close together they come.
-const MAX_EQUAL: usize = 32;
+const MAX_EQUAL: usize = 64;
 /// The most returns per line that are remembered with their request.
 const MAX_PROMISES: usize = 256;
 /// The bytes of a body that identify it, at its start and at its end.
@@ -104,8 +104,10 @@ impl Returns {
         self.promises.retain(|one| one.due > now);
         let is_equal = |one: &Promise| Some(one.request) == request;
         let Some(oldest) = self.promises.iter().position(is_equal) else { return };
-        let count = || self.promises.iter().filter(|one| is_equal(one)).count();
-        let is_given_up = |one: &Promise| one.made + REPEAT_TICKS <= now || count() >= MAX_EQUAL;
+        let count = self.promises.iter().filter(|one| is_equal(one)).count();
+        let is_given_up = |one: &Promise| {
+            count as u64 * now.saturating_sub(one.made) >= REPEAT_TICKS || count >= MAX_EQUAL
+        };
         if !self.promises.get(oldest).is_some_and(is_given_up) {
             return;
         }
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn client_that_polls_keeps_one_opening_in_half_a_second() {
+    fn client_that_polls_has_a_few_openings() {
         let times = ReturnTimes::default();
         let refuse = |client, now| {
             let mut openings = Openings::default();
@@ -256,8 +258,8 @@ mod tests {
             times.after("m", request, &openings, at(now)).as_secs()
         };
         let polled: Vec<u64> = (0..9).map(|poll| refuse(1, poll * 1000)).collect();
-        assert_eq!(polled, [9, 8, 7, 6, 5, 4, 3, 2, 1], "one opening");
-        assert_eq!(refuse(2, 8000), 10, "another client finds the second free");
+        assert_eq!(polled, [9, 17, 25, 33, 5, 13, 21, 29, 1], "four openings in turn");
+        assert_eq!(refuse(2, 8000), 37, "another client finds the fifth free");
     }
 
     #[test]
@@ -268,8 +270,8 @@ mod tests {
         let request = Some(Fingerprint::of(1, b"{}"));
         let refuse = |request, now| times.after("m", request, &one_a_second, at(now)).as_secs();
         let polled = (0..200).map(|poll| refuse(request, poll)).max();
-        assert_eq!(polled, Some(32));
-        assert_eq!(refuse(None, 200), 33, "another client");
+        assert_eq!(polled, Some(64));
+        assert_eq!(refuse(None, 200), 65, "another client");
     }
 
     #[test]
@@ -278,8 +280,8 @@ mod tests {
         let mut one = Openings::default();
         one.add(seconds(3), 1, seconds(3));
         let request = Some(Fingerprint::of(1, b"{}"));
-        let waits = [0, 200, 400].map(|now| times.after("m", request, &one, at(now)).as_secs());
-        assert_eq!(waits, [3, 6, 9]);
+        let waits = [0, 1000, 2000].map(|now| times.after("m", request, &one, at(now)).as_secs());
+        assert_eq!(waits, [3, 5, 7]);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! however long its requests take. An update is a load, a computation and a store: of two requests
 //! that end at the same moment one sample may be lost.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
 use penstock_api::units::to_micros;
@@ -21,6 +21,8 @@ const DEVIATIONS: f64 = 2.0;
 /// The most that one sample counts, in usual durations: one very long response among short ones
 /// says little about those in flight.
 const MAX_SAMPLE: f64 = 4.0;
+/// The samples of which each counts in full: until then no usual duration is known.
+const FIRST_SAMPLES: u8 = 12;
 /// The share by which requests may take longer although none did before.
 const MARGIN: f64 = 0.05;
 /// The microseconds of a unit: 32 bits hold 49 days.
@@ -31,20 +33,31 @@ const UNIT_US: u64 = 1000;
 pub const UNKNOWN_DURATION: Duration = Duration::from_secs(10);
 
 /// The mean duration of requests and its mean deviation.
-///
-/// Packed into one atomic, because both belong together: milliseconds of the mean in the upper 32
-/// bits, of the deviation in the lower ones; 0 before the first sample.
 #[derive(Debug, Default)]
-pub struct Durations(AtomicU64);
+pub struct Durations {
+    /// Packed into one atomic, because both belong together: milliseconds of the mean in the upper
+    /// 32 bits, of the deviation in the lower ones; 0 before the first sample.
+    packed: AtomicU64,
+    /// The number of samples, up to [`FIRST_SAMPLES`].
+    samples: AtomicU8,
+}
 
 impl Durations {
     /// Records a request that took `took`.
     pub fn learn(&self, took: Duration) {
         let took = (to_micros(took) / UNIT_US) as f64;
+        let samples = self.samples.load(Ordering::Relaxed);
+        if samples < FIRST_SAMPLES {
+            self.samples.store(samples + 1, Ordering::Relaxed);
+        }
         let (mean, deviation) = match self.read() {
             None => (took, took * FIRST_DEVIATION),
             Some((mean, deviation)) => {
-                let took = took.min(usual_ms(mean, deviation) * MAX_SAMPLE);
+                let most = match samples < FIRST_SAMPLES {
+                    true => f64::INFINITY,
+                    false => usual_ms(mean, deviation) * MAX_SAMPLE,
+                };
+                let took = took.min(most);
                 (
                     mean + (took - mean) * MEAN_WEIGHT,
                     deviation + ((took - mean).abs() - deviation) * DEVIATION_WEIGHT,
@@ -53,7 +66,7 @@ impl Durations {
         };
         // At least 1: a mean of 0 would read as "no sample".
         let packed = whole(mean).max(1) << 32 | whole(deviation);
-        self.0.store(packed, Ordering::Relaxed);
+        self.packed.store(packed, Ordering::Relaxed);
     }
 
     /// The time within which nine of ten requests end; `None` before the first sample.
@@ -63,7 +76,7 @@ impl Durations {
     }
 
     fn read(&self) -> Option<(f64, f64)> {
-        let packed = self.0.load(Ordering::Relaxed);
+        let packed = self.packed.load(Ordering::Relaxed);
         let lower = packed & u64::from(u32::MAX);
         (packed != 0).then_some(((packed >> 32) as f64, lower as f64))
     }

@@ -18,8 +18,9 @@ static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"choi
 static DELTA_ITEMS: LazyLock<[Finder<'static>; 3]> =
     LazyLock::new(|| ["\"text\"", "\"thinking\"", "\"message\""].map(Finder::new));
 
-/// The reasons of a generation that a limit has ended. Each ends with its quote.
-pub(super) const LIMITS: [&[u8]; 2] = [b"length\"", b"max_tokens\""];
+/// The reasons of a generation that a limit has ended, or a string of the client. Each ends with its
+/// quote.
+pub(super) const LIMITS: [&[u8]; 3] = [b"length\"", b"max_tokens\"", b"stop_sequence\""];
 
 /// The kinds of events that have passed.
 #[derive(Debug, Default)]
@@ -30,6 +31,8 @@ pub(super) struct PassedEvents {
     /// A token, which is more than white space unless the result may be that.
     pub(super) tokens: bool,
     may_be_blank: bool,
+    /// Tokens of white space.
+    blank: bool,
     /// An item with output and perhaps no deltas, such as a call.
     pub(super) items: bool,
     /// The end of a generation by a limit.
@@ -49,6 +52,7 @@ impl PassedEvents {
         // Nearly always: nothing else is read of the tokens after the first.
         if !self.tokens {
             self.tokens = self.may_be_blank || has_visible_token(form, data);
+            self.blank |= !self.tokens;
         }
     }
 
@@ -89,7 +93,7 @@ impl PassedEvents {
         let is_hidden = usage.reasoning_tokens.is_some_and(|count| count > 0)
             || (self.items && output != Some(0))
             || self.withheld
-            || (self.limit && output.is_some_and(|count| count > 0))
+            || (self.limit && (self.blank || output.is_some_and(|count| count > 0)))
             // One may be the end itself. Others are work, in a form that is not known.
             || output.is_some_and(|count| count > 1);
         !self.tokens && !is_hidden

@@ -244,5 +244,30 @@ fn white_space_is_no_output_where_text_is_expected() {
     assert_all(Operation::Responses, WholeResult::Empty, &[items]);
     let message = r#"{"message":{"role":"assistant","content":"\n"},"done":true}"#;
     assert_all(Operation::OllamaChat, WholeResult::Empty, &[message]);
-    assert_all(Operation::OllamaGenerate, WholeResult::Empty, &[r#"{"response":"\r\n"}"#]);
+    assert_all(Operation::OllamaGenerate, WholeResult::Filled, &[r#"{"response":"\r\n"}"#]);
+    assert_all(Operation::OllamaGenerate, WholeResult::Empty, &[r#"{"response":""}"#]);
+}
+
+#[test]
+fn white_space_that_was_cut_short_is_output() {
+    for (operation, body) in [
+        (Operation::Chat, r#"{"choices":[{"message":{"content":"\n"},"finish_reason":"length"}]}"#),
+        (
+            Operation::Messages,
+            r#"{"content":[{"type":"text","text":" "}],"stop_reason": "max_tokens"}"#,
+        ),
+        (
+            Operation::Messages,
+            r#"{"content":[{"type":"text","text":" "}],"stop_reason":"stop_sequence"}"#,
+        ),
+        (
+            Operation::Responses,
+            r#"{"status":"incomplete","output":[{"type":"message","content":[{"type":"output_text","text":" "}]}]}"#,
+        ),
+    ] {
+        assert_all(operation, WholeResult::Filled, &[body]);
+    }
+    let ended =
+        r#"{"content":[{"type":"text","text":" "}],"stop_reason":"end_turn","stop_sequence":null}"#;
+    assert_all(Operation::Messages, WholeResult::Empty, &[ended]);
 }

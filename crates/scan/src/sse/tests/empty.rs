@@ -121,6 +121,7 @@ fn streams_of_white_space_are_empty() {
         (Operation::Chat, format!("{space}{stop}"), true),
         (Operation::Chat, format!("{space}{line}{space}{stop}"), true),
         (Operation::Chat, format!("{space}{}{stop}", of(r#"{"content":"a"}"#)), false),
+        (Operation::Chat, format!("{space}{}", stop.replace("stop\"", "length\"")), false),
         (Operation::Chat, format!("{space}{}", of(r#"{"tool_calls":[{"id":"t"}]}"#)), false),
         (Operation::Chat, format!("{space}{line}{stop}{counts}"), false),
         (Operation::FillInTheMiddle, format!("{space}{stop}"), false),
