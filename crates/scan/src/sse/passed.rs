@@ -18,8 +18,8 @@ static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"choi
 static DELTA_ITEMS: LazyLock<[Finder<'static>; 3]> =
     LazyLock::new(|| ["\"text\"", "\"thinking\"", "\"message\""].map(Finder::new));
 
-/// The reasons of a generation that a limit has ended, or a string of the client. Each ends with its
-/// quote.
+/// The reasons of a generation that a limit has ended, or a string of the client. Each ends with
+/// its quote.
 pub(super) const LIMITS: [&[u8]; 3] = [b"length\"", b"max_tokens\"", b"stop_sequence\""];
 
 /// The kinds of events that have passed.
