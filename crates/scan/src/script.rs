@@ -82,6 +82,7 @@ const SCRIPTS: [Script; 16] = [
     // Emoji, and other characters of four bytes that are not Chinese.
     Script::of(0xf0, 0x90, 0x9f, 4),
 ];
+
 /// Returns the length of a text: 3 for a character of U+3000 and above (Chinese, Japanese and
 /// Korean), 4 for one beyond the basic plane, 1 for any other, and the weights of [`SCRIPTS`]. A
 /// tokenizer needs nearly one token for each of the first, and one for about four letters of an

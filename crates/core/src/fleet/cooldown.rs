@@ -191,7 +191,7 @@ impl Cooldowns {
         cause: CooldownCause,
         now: Timestamp,
     ) {
-        // Clients got the first end of those that are the same.
+        // An end within a second of the known one is the same end, and clients have the known one.
         let is_named = until.since(now) >= MIN_NAMED;
         let known = self.list.load().iter().find(|one| one.scope == scope).map(|one| one.ends_at());
         let until = match known.filter(|known| is_named && *known > now && *known < until) {
