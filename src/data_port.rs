@@ -113,9 +113,8 @@ impl ProxyHttp for DataPlane {
         if flow.ctx.holds_limits() {
             settle_rate(flow.ctx);
         }
-        if let Some(charge) = flow.ctx.charge.take() {
-            settle_charge(&self.0, flow.ctx, &charge);
-        }
+        let response = &flow.ctx.record.response;
+        settle_charge(&self.0, flow.ctx, response.usage, response.token_events);
         flow.report_end();
         served.map(|()| true)
     }

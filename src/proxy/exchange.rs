@@ -74,7 +74,7 @@ pub(super) async fn exchange<'a>(
                     head.framing = Framing::Empty;
                 }
                 let started = Beginning::new(head.framing);
-                return Ok(Reply { exchange, head, attempt, permit, started });
+                return Ok(Reply { exchange, head, attempt, permit, started, result: None });
             }
             Err(error) => error,
         };

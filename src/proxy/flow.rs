@@ -4,6 +4,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -294,6 +295,19 @@ impl RequestContext {
 pub(crate) struct ModelCharge {
     pub(crate) model: Box<str>,
     pub(crate) charge: Charge,
+    /// True once the expected cost was replaced by the actual one.
+    is_settled: AtomicBool,
+}
+
+impl ModelCharge {
+    pub(crate) fn new(model: Box<str>, charge: Charge) -> Self {
+        Self { model, charge, is_settled: AtomicBool::new(false) }
+    }
+
+    /// Marks it as settled; returns whether it was not.
+    pub(crate) fn is_settled_now(&self) -> bool {
+        !self.is_settled.swap(true, Ordering::Relaxed)
+    }
 }
 
 /// The details for logs and traces.

@@ -165,9 +165,13 @@ async fn judge(
             is_encoded: reply.head.is_encoded,
             body: has_started.then(|| reply.started.payload()),
             is_whole: is_over || reply.started.is_whole(),
-        };
+            result: None,
+        }
+        .read_result(terms.sent);
+        let result = seen.result;
         if let Some(disposition) = Disposition::of(&terms, &seen) {
             learn_missing(view, reply.attempt, terms.missing(reply.started.payload()));
+            reply.result = result;
             return Ok(disposition);
         }
         if !has_started {

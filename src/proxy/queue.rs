@@ -18,6 +18,7 @@ use ahash::HashMap;
 use parking_lot::RwLock;
 use penstock_clock::now;
 use penstock_core::admission::queue::{Charge, Cost, QueueEnd};
+use penstock_scan::Usage;
 
 use crate::proxy::Proxy;
 use crate::proxy::flow::{ModelCharge, RequestContext};
@@ -101,7 +102,7 @@ impl Queues {
 
 /// Records that the owner of a request was charged for it in the queue of `model`.
 fn charge_owner(proxy: &Proxy, ctx: &mut RequestContext, model: Box<str>, charge: Option<Charge>) {
-    let charge = charge.map(|charge| Box::new(ModelCharge { model, charge }));
+    let charge = charge.map(|charge| Box::new(ModelCharge::new(model, charge)));
     // No engine has started on a request that waits again: its earlier charge is settled at no
     // cost.
     if let Some(before) = std::mem::replace(&mut ctx.charge, charge) {
@@ -109,13 +110,21 @@ fn charge_owner(proxy: &Proxy, ctx: &mut RequestContext, model: Box<str>, charge
     }
 }
 
-/// Charges the owner of a request for the output of its response, as far as that is known.
-pub(crate) fn settle_charge(proxy: &Proxy, ctx: &RequestContext, charged: &ModelCharge) {
-    let counted = ctx.record.response.usage.and_then(|usage| usage.completion_tokens);
+/// Charges the owner of a request for the output of its response, as far as that is known. Only the
+/// first call counts. `usage`, `token_events`: those of the response.
+pub(crate) fn settle_charge(
+    proxy: &Proxy,
+    ctx: &RequestContext,
+    usage: Option<Usage>,
+    token_events: u32,
+) {
+    let Some(charged) = ctx.charge.as_ref().filter(|charged| charged.is_settled_now()) else {
+        return;
+    };
+    let counted = usage.and_then(|usage| usage.completion_tokens);
     // For a whole response without usage nothing better is known than the expected cost.
     if ctx.record.request.is_streaming || counted.is_some() || ctx.record.response.status >= 400 {
-        let output = counted.unwrap_or(ctx.record.response.token_events);
-        let cost = Cost { output, ..charged.charge.cost };
+        let cost = Cost { output: counted.unwrap_or(token_events), ..charged.charge.cost };
         proxy.queues.of_model(&charged.model).settle(&charged.charge, cost);
     }
 }

@@ -14,7 +14,7 @@ use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::fleet::{Outcome, TokenCounter};
 use penstock_core::routing::ContextShift;
-use penstock_scan::Usage;
+use penstock_scan::{Usage, WholeResult};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
@@ -24,6 +24,7 @@ use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{
     add_common_fields, add_stream_fields, frame_open_end, keep_upstream_id,
 };
+use crate::proxy::queue::settle_charge;
 use crate::proxy::rate_limits::{Streamed, settle_rate_of};
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::rewrite::{ResponseChange, change_of};
@@ -51,6 +52,8 @@ pub(crate) struct Reply<'a> {
     pub(crate) permit: &'a mut Permit,
     /// The part of the body that has been read.
     pub(crate) started: Beginning,
+    /// The result, if it was read to judge the response.
+    pub(crate) result: Option<WholeResult>,
 }
 
 /// Relays a response to the client.
@@ -75,14 +78,14 @@ pub(crate) async fn relay(
             return converted::relay_whole(flow, request, reply, way_back).await;
         }
     };
-    let Reply { mut exchange, mut head, attempt, permit, started } = reply;
+    let Reply { mut exchange, mut head, attempt, permit, started, result } = reply;
     finish_head(flow, &mut head, request, attempt)?;
     // Streams are open for long: the buffer for the next head can wait.
     if is_stream {
         attempt.client.shrink();
     }
     let mut monitor = request.monitor(attempt.sent_operation(request), head.stream);
-    expect_end(&head, &mut monitor);
+    expect_end(&head, result, &mut monitor);
     let timing = timing_of(flow).filter(|_| is_stream);
     let Flow { proxy, client, ctx } = &mut *flow;
     let mut progress = RelayProgress::new(proxy, request.view(ctx), attempt, permit, &head);
@@ -123,12 +126,12 @@ pub(crate) async fn relay(
 }
 
 /// Expects that a success ends as its kind does. An error may end as it likes.
-fn expect_end(head: &ResponseHead, monitor: &mut ResponseMonitor) {
+fn expect_end(head: &ResponseHead, result: Option<WholeResult>, monitor: &mut ResponseMonitor) {
     // An encoded one is passed on unread.
     if !matches!(head.status, 200..=299) || head.is_encoded {
         return;
     }
-    monitor.expect_result();
+    monitor.expect_result(result);
     if head.framing == Framing::UntilClose && head.is_json {
         monitor.expect_json();
     }
@@ -322,6 +325,8 @@ impl RelayObserver for RelayProgress<'_> {
         let first_token = monitor.first_token.filter(|_| self.is_stream);
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;
+        // Before the release: the next owner in turn is picked then.
+        settle_charge(self.proxy, ctx, result.usage, monitor.tokens);
         record_outcome(self.attempt, self.permit, &result, ctx, self.proxy);
         if ctx.holds_limits() {
             let is_whole = matches!(outcome, Outcome::Ok | Outcome::Empty);

@@ -124,6 +124,18 @@ pub(crate) struct SeenResponse<'a> {
     pub(crate) body: Option<&'a [u8]>,
     /// True if `body` is complete.
     pub(crate) is_whole: bool,
+    /// The result in a whole success.
+    pub(crate) result: Option<WholeResult>,
+}
+
+impl SeenResponse<'_> {
+    /// Reads the result in a whole success that is no stream.
+    pub(crate) fn read_result(mut self, operation: Operation) -> Self {
+        let is_read = self.is_whole && matches!(self.status, 200..=299);
+        let body = self.body.filter(|_| is_read && self.stream.is_none() && !self.is_encoded);
+        self.result = body.map(|body| WholeResult::read(operation, body));
+        self
+    }
 }
 
 /// The next step with a response.
@@ -229,7 +241,7 @@ fn of_whole(
         Some(b'{') if seen.is_whole && reports_failure(text) => {
             Disposition::Hold(refusal_of(terms, text))
         }
-        Some(b'{' | b'[') if seen.is_whole && is_no_result(terms, text) => {
+        Some(b'{' | b'[') if seen.is_whole && is_no_result(terms, seen, text) => {
             Disposition::Hold(no_result(terms, text))
         }
         Some(b'{') if seen.is_whole => Disposition::Relay,
@@ -250,9 +262,8 @@ fn may_be_empty(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> bool {
 }
 
 /// Returns whether a whole response is no result of its operation.
-fn is_no_result(terms: &ResponseTerms<'_>, body: &[u8]) -> bool {
-    lacks_result(body)
-        || !terms.is_load && WholeResult::read(terms.sent, body) == WholeResult::Missing
+fn is_no_result(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>, body: &[u8]) -> bool {
+    lacks_result(body) || !terms.is_load && seen.result == Some(WholeResult::Missing)
 }
 
 /// The reason to hold back a response that is no result of an engine.

@@ -107,6 +107,8 @@ pub(crate) struct ResponseMonitor {
     expected: ExpectedOutput,
     /// The result of a success that is no stream.
     result: WholeResult,
+    /// True if `result` was read before the payload comes.
+    is_result_known: bool,
     /// The first byte of the payload that is no white space; 0 before it.
     first_byte: u8,
     has_ended: bool,
@@ -145,6 +147,7 @@ impl ResponseMonitor {
             is_success: false,
             expected: ExpectedOutput::default(),
             result: WholeResult::Filled,
+            is_result_known: false,
             first_byte: 0,
             has_ended: stream.is_none(),
             has_failed: false,
@@ -181,7 +184,7 @@ impl ResponseMonitor {
             let end = last_bytes(payload);
             self.usage = usage_in(end).or_else(|| find_usage(last_usage(payload)?));
             self.has_failed |= self.reports_failure(payload, end);
-            if self.is_success {
+            if self.is_success && !self.is_result_known {
                 self.result = WholeResult::read(self.operation, payload);
             }
             return 0;
@@ -200,7 +203,9 @@ impl ResponseMonitor {
             self.usage = usage_in(&self.tail).or_else(|| find_usage(&self.early_usage.0));
             let is_kept = self.bytes == self.tail.len() as u64;
             self.has_failed |= is_kept && self.reports_failure(&self.tail, &self.tail);
-            self.result = self.result_of_tail();
+            if !self.is_result_known {
+                self.result = self.result_of_tail();
+            }
         }
         0
     }
@@ -261,9 +266,12 @@ impl ResponseMonitor {
         self.has_ended = false;
     }
 
-    /// Expects a result of the operation, and an ending of its dialect from a stream.
-    pub(crate) fn expect_result(&mut self) {
+    /// Expects a result of the operation, and an ending of its dialect from a stream. `known`: the
+    /// result, if it was read before.
+    pub(crate) fn expect_result(&mut self, known: Option<WholeResult>) {
         self.is_success = true;
+        self.is_result_known = known.is_some();
+        self.result = known.unwrap_or(self.result);
     }
 
     /// Expects the output that the request allows.

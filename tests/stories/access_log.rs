@@ -132,6 +132,7 @@ fn output_of_a_message_that_breaks_off_is_estimated() {
     let mut messages = streaming_chat("m", "hello");
     messages["max_tokens"] = json!(100);
     assert_eq!(penstock.post("/v1/messages", &messages).status, 200);
+    wait_for(&path, 1);
     assert_eq!(penstock.post("/v1/messages", &messages).status, 200);
     let lines = wait_for(&path, 2);
     let counts = |line: &Value| json!([line["tokens_out"], line["tokens_estimated"]]);
@@ -164,8 +165,10 @@ fn lines_cannot_be_forged() {
     let penstock =
         Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
     let evil = "x\"}\r\n{\"forged\":true}\u{1b}[31m\u{2028}\u{7f}";
-    assert_eq!(penstock.chat(evil).status, 404);
-    assert_eq!(penstock.chat(&evil.repeat(3000)).status, 404);
+    for (index, model) in [evil, &evil.repeat(3000)].into_iter().enumerate() {
+        assert_eq!(penstock.chat(model).status, 404);
+        wait_for(&path, index + 1);
+    }
     let mut client = Client::connect(penstock.data);
     for path in ["/%0d%0a%7b%22forged%22:true%7d", &format!("/{}", "%1b".repeat(4000))] {
         client.send("GET", path, &[("x-request-id", "a\"b\\c")], b"");

@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use crate::support::client::{Client, request, streaming_chat};
 use crate::support::engines::{backend, start};
-use crate::support::fleet::{CHAT, begin};
+use crate::support::eventually;
+use crate::support::fleet::{CHAT, SOON, begin, metric};
 use crate::support::penstock::Penstock;
 
 const PACE: Pace = Pace {
@@ -41,6 +42,9 @@ fn send(penstock: &Penstock, rounds: usize) {
             assert!(stream.read_response().unwrap().is_whole);
         }
     }
+    eventually("all are recorded", SOON, || {
+        metric(penstock, "penstock_requests_total") >= 5.0 * rounds as f64
+    });
 }
 
 fn simulated_reload(penstock: &Penstock, yaml: &str) -> (u16, Value) {

@@ -25,7 +25,7 @@ pub(super) async fn relay_whole(
     reply: Reply<'_>,
     way_back: WayBack,
 ) -> Served {
-    let Reply { mut exchange, mut head, attempt, permit, started } = reply;
+    let Reply { mut exchange, mut head, attempt, permit, started, result } = reply;
     let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
     let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {
@@ -34,7 +34,7 @@ pub(super) async fn relay_whole(
         Err(error) => return fail(flow, OwnError::from_unread(error)).await,
     };
     let mut monitor = request.monitor(attempt.sent_operation(request), None);
-    expect_end(&head, &mut monitor);
+    expect_end(&head, result, &mut monitor);
     monitor.observe(&body, true);
     flow.ctx.record.response.usage = monitor.usage();
     let body = match OwnKey::of(&attempt.backend.config) {

@@ -84,7 +84,9 @@ async fn end_without_count(
         is_encoded: false,
         body: Some(&response.body),
         is_whole: true,
-    };
+        result: None,
+    }
+    .read_result(terms.sent);
     match Disposition::of(&terms, &seen) {
         Some(Disposition::Hold(refusal)) => {
             AttemptEnd::Failed(Failure::Held(refusal, held_of(&terms, response)))

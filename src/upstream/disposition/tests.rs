@@ -40,6 +40,7 @@ fn whole(status: u16, body: &str) -> SeenResponse<'_> {
         is_encoded: false,
         body: Some(body.as_bytes()),
         is_whole: true,
+        result: None,
     }
 }
 
@@ -55,7 +56,7 @@ fn stream(body: &str, is_whole: bool) -> SeenResponse<'_> {
 
 /// Returns what is decided about a response of which enough was read.
 fn decided(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
-    Disposition::of(terms, seen).expect("enough was read")
+    Disposition::of(terms, &seen.read_result(terms.sent)).expect("enough was read")
 }
 
 const HELD: fn(Refusal) -> Disposition = Disposition::Hold;
@@ -234,6 +235,7 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
             Some(HELD(Refusal::Overloaded)),
         ),
     ] {
+        let seen = seen.read_result(Operation::Chat);
         assert_eq!(Disposition::of(&chat(), &seen), expected, "{seen:?}");
     }
 }

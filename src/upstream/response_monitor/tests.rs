@@ -40,7 +40,7 @@ fn results_without_output_are_empty_unless_little_was_requested() {
     let judged = |body: &str, cut: usize, expected| {
         let bounds = UsageBounds::default();
         let mut monitor = ResponseMonitor::new(Operation::Chat, None, bounds);
-        monitor.expect_result();
+        monitor.expect_result(None);
         monitor.expected = expected;
         let (first, second) = body.as_bytes().split_at(cut);
         monitor.observe(first, second.is_empty());
@@ -90,7 +90,7 @@ fn failed_response_with_output_has_failed_in_one_part_or_in_several() {
         for cut in [60, body.len() - 3, body.len()] {
             let mut monitor =
                 ResponseMonitor::new(Operation::Responses, None, UsageBounds::default());
-            monitor.expect_result();
+            monitor.expect_result(None);
             let (first, second) = body.as_bytes().split_at(cut);
             monitor.observe(first, second.is_empty());
             if !second.is_empty() {
