@@ -279,5 +279,5 @@ fn is_repeatable(request: &ScannedRequest) -> bool {
 fn record_expected_cached(ctx: &mut RequestContext, decision: &RoutingDecision) {
     let cached = ctx.record.response.usage.and_then(|usage| usage.cached_tokens);
     let scores = decision.scores.filter(|_| cached.is_some());
-    ctx.record.routing.expected_cached = scores.map(|scores| scores.expected_tokens());
+    ctx.record.routing.expected_cached = scores.map(|scores| scores.cached_tokens);
 }

@@ -13,6 +13,7 @@ use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::part::{PartKind, PartMember, ScannedPart};
 use super::pieces::write_string;
 use super::sink::OutlineSink;
+use super::weight::weigh_blobs;
 use super::{RequestProfile, TokenEstimate};
 
 /// Separators of the pieces of an outline: bytes that never occur in UTF-8.
@@ -207,10 +208,8 @@ impl<'a> Outline<'a> {
                 author.write_text(&mut self::cursor(self.body, from), sink);
             }
             (PartKind::Image, _) => {
-                // Only the hash of an image is written: its bytes are many and are no text tokens.
                 sink.add(IMAGE);
-                let raw = between(self.body, start, cursor.at);
-                sink.add(&XxHash3_128::oneshot(raw).to_le_bytes());
+                write_image(between(self.body, start, cursor.at), sink);
             }
             _ => write_compact(between(self.body, start, cursor.at), sink),
         }
@@ -228,6 +227,18 @@ impl<'a> Outline<'a> {
             sink.add(PART);
             Ok(())
         })
+    }
+}
+
+/// Writes an image as its hash, repeated to the length of the tokens that it counts: its bytes are
+/// many and are no text tokens.
+fn write_image(raw: &[u8], sink: &mut impl OutlineSink) {
+    let hash = XxHash3_128::oneshot(raw).to_le_bytes();
+    for _ in 0..weigh_blobs(1) / hash.len() as u64 {
+        if sink.is_full() {
+            return;
+        }
+        sink.add(&hash);
     }
 }
 

@@ -32,7 +32,7 @@ pub use preset::{PRESETS, Preset, SLO_SCORERS};
 pub use profile::{Profile, ProfileError, ScoreMatrix};
 pub use reading_values::{Adapter, Standing, known_reading};
 pub use readings::{Candidate, READINGS, ReadingRow, ScoreReading, WARM};
-pub use request::RequestFeatures;
+pub use request::{PromptSize, RequestFeatures};
 pub use residency::{Eviction, Residency};
 pub use scorers::{Needs, SCORERS, Scorer, ScorerRow};
 pub use spec::ScorerSpec;

@@ -13,6 +13,8 @@ pub struct RequestFeatures {
     pub last_block: u64,
     /// Full blocks of the prompt.
     pub prompt_blocks: u32,
+    /// True if the prompt has more blocks than are counted (`max-blocks`).
+    pub is_cut: bool,
     /// True if there is no prompt to break ties by, so that equal candidates take turns.
     pub in_turn: bool,
     /// The model's turn, if equal candidates take turns.
@@ -34,12 +36,55 @@ impl RequestFeatures {
         candidate.match_ratio() >= threshold || self.home == Some(candidate.row)
     }
 
-    /// The tokens of the prompt that a candidate would have to compute. The prompt is at least as
-    /// long as its blocks: they include tools, which the estimate leaves out, and count text by its
-    /// bytes.
+    /// Returns the tokens of the prompt that a candidate is believed to have cached.
+    pub fn cached_tokens(&self, candidate: &Candidate) -> u32 {
+        self.size(candidate).tokens_in(candidate.matched_blocks)
+    }
+
+    /// Returns the tokens of the prompt that a candidate would have to compute.
     pub fn new_tokens(&self, candidate: &Candidate) -> f64 {
-        let [blocks, cached] = [candidate.prompt_blocks, candidate.matched_blocks]
-            .map(|blocks| blocks.saturating_mul(self.block_tokens));
-        f64::from(self.prompt_tokens.max(blocks).saturating_sub(cached))
+        let size = self.size(candidate);
+        f64::from(size.tokens.saturating_sub(size.tokens_in(candidate.matched_blocks)))
+    }
+
+    fn size(&self, candidate: &Candidate) -> PromptSize {
+        let Self { prompt_tokens, block_tokens, is_cut, .. } = *self;
+        let blocks = candidate.prompt_blocks;
+        // A prompt without an estimate is as long as its blocks.
+        let tokens = match prompt_tokens {
+            0 => blocks.saturating_mul(block_tokens),
+            tokens => tokens,
+        };
+        PromptSize { tokens, blocks, block_tokens, is_cut }
+    }
+}
+
+/// The size of a prompt, in tokens and in blocks of its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PromptSize {
+    /// The estimated tokens, by the density of the text.
+    pub tokens: u32,
+    /// The full blocks.
+    pub blocks: u32,
+    /// The tokens of a block, if each has four bytes.
+    pub block_tokens: u32,
+    /// True if the prompt has more blocks than are counted.
+    pub is_cut: bool,
+}
+
+impl PromptSize {
+    /// Returns the tokens in the first `blocks` blocks: their share of the prompt. Blocks of code
+    /// or data have up to twice the tokens of prose, and blocks of some scripts half as many.
+    pub fn tokens_in(&self, blocks: u32) -> u32 {
+        let Self { tokens, block_tokens, is_cut, .. } = *self;
+        let by_length = |blocks: u32| u64::from(blocks) * u64::from(block_tokens);
+        // The end of the prompt is shorter than a block.
+        let [least, most] = [self.blocks, self.blocks.saturating_add(1)].map(by_length);
+        let length = if is_cut { 0 } else { u64::from(tokens).clamp(least, most) };
+        let found = match length {
+            0 => by_length(blocks),
+            length => by_length(blocks) * u64::from(tokens) / length,
+        };
+        u32::try_from(found).unwrap_or(u32::MAX)
     }
 }

@@ -2,7 +2,9 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use super::*;
-use crate::{PICKERS, PRESETS, PrefixParams, Preset, Value, known_reading, parse_scorers};
+use crate::{
+    PICKERS, PRESETS, PrefixParams, Preset, PromptSize, Value, known_reading, parse_scorers,
+};
 
 fn specs(text: &str) -> Vec<ScorerSpec> {
     parse_scorers(text).unwrap()
@@ -105,9 +107,23 @@ fn prefill_is_weighed_against_load() {
         pick(&profile("prefill-cost:1"), &features, &[busy, idle], 0)
     };
     assert_eq!((cost(1000.0), cost(2000.0)), (Some(0), Some(1)));
-    // The estimate leaves out tools, which are blocks all the same.
-    let tools = RequestFeatures { prompt_tokens: 10, ..features };
-    assert_eq!((tools.new_tokens(&busy), tools.new_tokens(&idle)), (160.0, 1600.0));
+    let unknown = RequestFeatures { prompt_tokens: 0, ..features };
+    assert_eq!((unknown.new_tokens(&busy), unknown.new_tokens(&idle)), (160.0, 1600.0));
+}
+
+#[test]
+fn blocks_have_the_tokens_of_their_share_of_the_prompt() {
+    let size = |tokens| PromptSize { tokens, blocks: 100, block_tokens: 16, is_cut: false };
+    // Prose: a token has about four bytes, and the end of the prompt is no block.
+    for tokens in [1600, 1601, 1616] {
+        assert_eq!([0, 50, 100].map(|blocks| size(tokens).tokens_in(blocks)), [0, 800, 1600]);
+    }
+    // Data has two tokens for four bytes, and some scripts have one for seven.
+    assert_eq!([50, 100].map(|blocks| size(3232).tokens_in(blocks)), [1600, 3200]);
+    assert_eq!([50, 100].map(|blocks| size(900).tokens_in(blocks)), [450, 900]);
+    // Nothing is known of the rest of a prompt that was cut.
+    assert_eq!(PromptSize { is_cut: true, ..size(50_000) }.tokens_in(100), 1600);
+    assert_eq!(PromptSize { blocks: 0, ..size(9) }.tokens_in(0), 0);
 }
 
 #[test]

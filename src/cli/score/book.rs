@@ -134,6 +134,7 @@ fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedReq
         first_block: chain.first(),
         last_block: chain.last(),
         prompt_blocks: chain.blocks(),
+        is_cut: chain.is_cut(),
         block_tokens: terms.block_tokens,
         prompt_tokens: profile.prompt_tokens.0,
         objectives: Objectives::default(),

@@ -9,6 +9,7 @@
 //! about 10^-7.
 
 use penstock_api::slices::part_of;
+use penstock_scoring::PromptSize;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// The longest block: 256 tokens of 4 bytes.
@@ -23,13 +24,34 @@ pub struct Chain {
     /// The hash of the whole text of a prompt without a full block; 0 without any text.
     whole: u64,
     block_tokens: u32,
+    /// True if the prompt has more blocks than it may have.
+    is_cut: bool,
 }
 
 impl Chain {
     /// Returns a prompt with the given hashes of blocks of `block_tokens`: from a trace, or
     /// generated.
     pub fn of(hashes: Vec<u64>, block_tokens: u32) -> Self {
-        Self { hashes, block_tokens, whole: 0 }
+        Self { hashes, block_tokens, whole: 0, is_cut: false }
+    }
+
+    /// Keeps at most `most` blocks of the prompt.
+    #[must_use]
+    pub fn cut_to(mut self, most: usize) -> Self {
+        self.is_cut |= self.hashes.len() > most;
+        self.hashes.truncate(most);
+        self
+    }
+
+    /// Returns whether the prompt has more blocks than are here.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
+    /// Returns the size of the prompt, which has an estimated number of `tokens`.
+    pub fn size(&self, tokens: u32) -> PromptSize {
+        let (blocks, block_tokens, is_cut) = (self.blocks(), self.block_tokens, self.is_cut);
+        PromptSize { tokens, blocks, block_tokens, is_cut }
     }
 
     /// One hash per full block.
@@ -112,6 +134,7 @@ impl<'a> ChainBuilder<'a> {
         chain.hashes.clear();
         // Holds the seed until `finish`, which needs it for a prompt without a full block.
         chain.whole = seed;
+        chain.is_cut = false;
         let block = block.clamp(1, MAX_BLOCK);
         Self { chain, last: seed, block, max_blocks, stage: [0; STAGE], filled: 0 }
     }
@@ -158,6 +181,8 @@ impl<'a> ChainBuilder<'a> {
     /// differ.
     pub fn finish(mut self) {
         self.hash_stage();
+        // One that ends with its last allowed block counts as cut as well.
+        self.chain.is_cut = self.is_full();
         if self.chain.hashes.is_empty() {
             let text = part_of(&self.stage[..], ..self.filled);
             let seed = std::mem::take(&mut self.chain.whole);

@@ -23,6 +23,12 @@ pub(super) fn shape(request: &RequestProfile, cached: u32) -> RequestShape {
     }
 }
 
+/// Returns the tokens in the first `matched` blocks of the prompt.
+pub(super) fn cached_tokens(input: &RouteInput<'_>, matched: u32) -> u32 {
+    let size = input.prompt.map(|chain| chain.size(input.request.prefill_tokens().0));
+    size.map_or(0, |size| size.tokens_in(matched))
+}
+
 /// Returns the number of blocks of the prompt that a backend is believed to have cached.
 pub(super) fn matched_blocks(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> u32 {
     let chain = input.prompt.filter(|chain| chain.blocks() > 0);
@@ -39,22 +45,25 @@ pub(super) fn has_prompt(input: &RouteInput<'_>, model: &Model, serving: &Servin
 
 /// Describes the request to a backend, with the tokens that it is believed to have cached.
 pub(super) fn shape_on(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> RequestShape {
-    let tokens = input.prompt.map_or(0, Chain::block_tokens);
-    let cached = matched_blocks(input, model, serving).saturating_mul(tokens);
-    shape(input.request, cached)
+    let matched = matched_blocks(input, model, serving);
+    shape(input.request, cached_tokens(input, matched))
 }
 
 impl RoutingDecision {
+    /// Returns the tokens of the prompt that the picked backend is believed to have cached.
+    pub fn cached_tokens(&self) -> u32 {
+        self.scores.map_or(0, |scores| scores.cached_tokens)
+    }
+
     /// Returns the tokens of the prompt that the picked backend is not believed to have cached.
     pub fn uncached_tokens(&self, request: &RequestProfile) -> u32 {
         let prompt = request.prefill_tokens().0;
-        let scores = self.scores.filter(|_| prompt > 0);
-        scores.map_or(prompt, |scores| scores.uncached_tokens(prompt))
+        prompt.saturating_sub(self.cached_tokens())
     }
 
     /// Describes the request to the picked backend.
     pub(super) fn shape(&self, request: &RequestProfile) -> RequestShape {
-        shape(request, self.scores.map_or(0, |scores| scores.expected_tokens()))
+        shape(request, self.cached_tokens())
     }
 
     /// Returns the estimate for the request on the picked backend.

@@ -5,7 +5,7 @@ use penstock_api::units::Micros;
 use penstock_scoring::{Adapter, Candidate, Needs, PredictedLatency, RequestFeatures};
 
 use super::RouteInput;
-use super::prediction::shape;
+use super::prediction::{cached_tokens, shape};
 use super::scratch::Readings;
 use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
@@ -51,8 +51,7 @@ pub(super) fn prediction(
     input: &RouteInput<'_>,
     one: &Candidate,
 ) -> PredictedLatency {
-    let block_tokens = input.prompt.map_or(0, Chain::block_tokens);
-    let cached = one.matched_blocks.saturating_mul(block_tokens);
+    let cached = cached_tokens(input, one.matched_blocks);
     let sheddable = serving.model_state.sheddable() as f32;
     PredictedLatency {
         sheddable,
@@ -88,6 +87,7 @@ pub(super) fn prompt_features(prompt: Option<&Chain>, block_tokens: u32) -> Requ
         first_block: prompt.map_or(0, Chain::first),
         last_block: prompt.map_or(0, Chain::last),
         prompt_blocks: prompt.map_or(0, Chain::blocks),
+        is_cut: prompt.is_some_and(Chain::is_cut),
         in_turn: prompt.is_none_or(Chain::is_empty),
         block_tokens: prompt.map_or(block_tokens, Chain::block_tokens),
         ..RequestFeatures::default()

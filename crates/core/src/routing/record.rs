@@ -48,6 +48,8 @@ pub struct ScoreRecord {
     /// Full blocks of the prompt.
     pub prompt_blocks: u32,
     pub block_tokens: u32,
+    /// The tokens of the prompt that it is believed to have cached.
+    pub cached_tokens: u32,
     /// The reliability of its engine's telemetry.
     pub telemetry: Standing,
     /// The age of the engine's last sample; `None` before the first.
@@ -72,18 +74,6 @@ impl ScoreRecord {
         self.telemetry_age.map(|age| to_millis(age.to_duration()))
     }
 
-    /// Returns the tokens that it is believed to have cached.
-    pub fn expected_tokens(&self) -> u32 {
-        self.matched_blocks.saturating_mul(self.block_tokens)
-    }
-
-    /// Returns the tokens that it computes of a prompt of `prompt` tokens. A prompt is at least as
-    /// long as its blocks, see [`RequestFeatures::new_tokens`].
-    pub fn uncached_tokens(&self, prompt: u32) -> u32 {
-        let in_blocks = self.prompt_blocks.saturating_mul(self.block_tokens);
-        prompt.max(in_blocks).saturating_sub(self.expected_tokens())
-    }
-
     /// Records the scores of the candidate that `profile` chose.
     pub(super) fn of(
         profile: &Profile,
@@ -100,6 +90,7 @@ impl ScoreRecord {
             matched_blocks: one.matched_blocks,
             prompt_blocks: one.prompt_blocks,
             block_tokens: features.block_tokens,
+            cached_tokens: features.cached_tokens(&one),
             telemetry: one.telemetry,
             telemetry_age: one.telemetry_age,
             has_no_telemetry: candidates.iter().all(|one| one.telemetry != Standing::Fresh),

@@ -40,7 +40,7 @@ impl Live {
 
     /// Returns the number of prompt tokens that were believed to be cached.
     pub(super) fn believed(&self) -> u32 {
-        self.decision.scores.map_or(0, |scores| scores.expected_tokens())
+        self.decision.cached_tokens()
     }
 
     /// Returns the prediction of the request, if there is one.
@@ -144,7 +144,7 @@ impl World<'_> {
             self.picks = one.single_picks(&arrived);
         }
         let Decided { decision, mut permit } = one.decide(&arrived)?;
-        let believed = decision.scores.map_or(0, |scores| scores.expected_tokens());
+        let believed = decision.cached_tokens();
         if let Some(result) = self.results.get_mut(id as usize) {
             result.attempts = attempt;
             result.decided = at;

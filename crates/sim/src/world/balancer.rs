@@ -217,8 +217,8 @@ impl Balancer {
 
     fn prompt_of(&self, arrived: &Arrived<'_>) -> Option<Chain> {
         let most = self.max_blocks?;
-        let hashes = arrived.workload.prefix_of(arrived.request).iter().take(most as usize);
-        Some(Chain::of(hashes.copied().collect(), arrived.workload.block_tokens))
+        let hashes = arrived.workload.prefix_of(arrived.request).to_vec();
+        Some(Chain::of(hashes, arrived.workload.block_tokens).cut_to(most as usize))
     }
 
     // Separate numbers for each attempt: what was decided before does not change them, so that

@@ -131,6 +131,9 @@ impl From<ObjectivesRecord> for Objectives {
 #[serde(deny_unknown_fields)]
 struct PromptRecord {
     blocks: u32,
+    /// True if the prompt has more blocks.
+    #[serde(default, skip_serializing_if = "is_false")]
+    cut: bool,
     block_tokens: u32,
     first_block: Hex,
     last_block: Hex,
@@ -263,11 +266,13 @@ impl Capture {
 
     /// Returns the request as the scorers read it.
     pub(super) fn features(&self) -> RequestFeatures {
-        let PromptRecord { blocks, block_tokens, first_block, last_block } = self.request.prompt;
+        let PromptRecord { blocks, cut, block_tokens, first_block, last_block } =
+            self.request.prompt;
         RequestFeatures {
             first_block: first_block.0,
             last_block: last_block.0,
             prompt_blocks: blocks,
+            is_cut: cut,
             // Only a prompt without text has no hash.
             in_turn: blocks == 0 && first_block.0 == 0,
             turn: 0,
@@ -312,6 +317,7 @@ impl RequestRecord {
             objectives: features.objectives.into(),
             prompt: PromptRecord {
                 blocks: features.prompt_blocks,
+                cut: features.is_cut,
                 block_tokens: features.block_tokens,
                 first_block: Hex(features.first_block),
                 last_block: Hex(features.last_block),

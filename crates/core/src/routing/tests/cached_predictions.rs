@@ -92,3 +92,21 @@ fn only_uncached_tokens_wait_for_prefill() {
     let (tokens, prompt) = uncached(&mut fleet, &next);
     assert!((40..100).contains(&tokens) && prompt > 3 * tokens, "{tokens} of {prompt}");
 }
+
+#[test]
+fn dense_text_is_cached_by_its_own_tokens() {
+    let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
+    let rows = (0..200_u64).map(|row| {
+        let hash = row.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        format!("{row},{hash:016x},{:.6};", row as f64 * 0.618)
+    });
+    let data: String = rows.collect();
+    let first = chat("m", &data, "x");
+    route(&mut fleet, &first);
+    let (_, decision) = route(&mut fleet, &first);
+    let scanned = scan(Operation::Chat, None, first.as_bytes(), ScanOptions::default()).unwrap();
+    let (prompt, text) = (scanned.prefill_tokens().0, u32::try_from(data.len()).unwrap() / 4);
+    assert!(prompt > text * 3 / 2, "{prompt} tokens, {text} by four bytes");
+    let uncached = decision.uncached_tokens(&scanned);
+    assert!(uncached < 64, "all but the end is cached: {uncached} of {prompt}");
+}
