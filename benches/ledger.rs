@@ -1,5 +1,5 @@
-//! What the token ledger costs each request: `Ledger::finished` as the data plane calls it, by one
-//! thread and by several on the same backend, model and key.
+//! The cost of the token ledger for each request: `Ledger::finished` as the data plane calls it, by
+//! one thread and by several on the same backend, model and key.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! What reading an engine's metrics costs: a page of 100 KiB as vLLM writes it, from the bytes to
+//! The cost of reading an engine's metrics: a page of 100 KiB as vLLM writes it, from the bytes to
 //! what decisions read.
 
 #![allow(

@@ -1,4 +1,4 @@
-//! What the weighted strategy costs: cutting a prompt into blocks, finding them in the index of a
+//! The cost of the weighted strategy: cutting a prompt into blocks, finding them in the index of a
 //! full fleet, the whole decision, and recording its pick.
 
 #![allow(

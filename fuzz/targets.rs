@@ -1,5 +1,5 @@
-//! What each fuzz target does with its bytes, and what must hold whatever they are. Shared by the
-//! targets and by the story that replays their corpora.
+//! The use that each fuzz target makes of its bytes, and what must hold whatever they are. Shared
+//! by the targets and by the story that replays their corpora.
 
 #![allow(
     dead_code,

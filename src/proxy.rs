@@ -12,9 +12,9 @@
 //! outcome to the backend's health, circuit breaker and latency.
 //!
 //! A plain request passes only those, and the fields that every response carries (`own_response`).
-//! What few requests need is in `rewrite`, behind a condition on the way of a plain one. A client
-//! with limits passes `rate_limits`, a request waits in `queue` while all backends are full, and
-//! one that fails ends in `own_response`, with its status from `failure`.
+//! The changes that few requests need are in `rewrite`, behind a condition on the way of a plain
+//! one. A client with limits passes `rate_limits`, a request waits in `queue` while all backends
+//! are full, and one that fails ends in `own_response`, with its status from `failure`.
 
 pub(crate) mod admission;
 pub(crate) mod allowed_models;

@@ -129,10 +129,11 @@ fn retired_words_stay_out() {
     assert!(found.is_empty(), "{} retired words\n{}", found.len(), found.join("\n"));
 }
 
-/// The words that no doc comment opens with: a clause takes the place of the noun after them.
+/// The words that no doc comment opens with, nor any line of the comment of a file: a clause takes
+/// the place of the noun after them.
 const OPENINGS: &[&str] =
     &["What", "Whose", "Has", "Of", "Whether", "When", "Where", "How", "Which", "Who", "Those"];
-/// The words that no comment has: they take the place of a parameter's name.
+/// The words that no comment and no page has: they take the place of a parameter's name.
 const VAGUE: &[&str] = &["so many", "is told"];
 const MAX_COLUMNS: usize = 100;
 
@@ -163,6 +164,9 @@ fn unclear_comments_are_found() {
         "/// What it is.\n/// Of note.\nfn a() {}\n// so many\n    /// Whether a b.\n/// Office.";
     let found: Vec<usize> = unclear(text).map(|(line, _)| line).collect();
     assert_eq!(found, [1, 4, 5], "the first line of each, and the vague word");
+    let file = "//! What it is.\n//! Who it is for.\n//!\n//! Houses.\n//! whose line goes on";
+    let found: Vec<usize> = unclear(file).map(|(line, _)| line).collect();
+    assert_eq!(found, [1, 2], "every line of a file's comment that a sentence opens");
     let long = format!("// {}", "x".repeat(MAX_COLUMNS));
     assert_eq!(unclear(&long).count(), 1);
 }
@@ -178,7 +182,8 @@ fn unclear(text: &str) -> impl Iterator<Item = (usize, String)> {
         if is_wide && !comment.contains("://") && !comment.contains('|') {
             return Some((number, format!("past column {MAX_COLUMNS}")));
         }
-        let opening = comment.strip_prefix("/ ").filter(|_| is_first).and_then(|doc| {
+        let item_doc = comment.strip_prefix("/ ").filter(|_| is_first);
+        let opening = item_doc.or(comment.strip_prefix("! ")).and_then(|doc| {
             OPENINGS.iter().find(|opening| {
                 let rest = doc.strip_prefix(**opening);
                 rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
@@ -186,6 +191,37 @@ fn unclear(text: &str) -> impl Iterator<Item = (usize, String)> {
         });
         let vague = VAGUE.iter().find(|vague| comment.contains(**vague));
         opening.or(vague).map(|words| (number, format!("'{words}'")))
+    })
+}
+
+#[test]
+fn pages_name_their_numbers() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for start in ["docs", "README.md", "CHANGELOG.md"] {
+        collect(&root.join(start), &mut files);
+    }
+    files.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
+    assert!(files.len() > 90, "only {} pages were read", files.len());
+    let mut found = Vec::new();
+    for path in files {
+        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).unwrap();
+        found.extend(vague(&text).map(|(line, words)| format!("{name}:{line}: '{words}'")));
+    }
+    assert!(found.is_empty(), "{} vague words\n{}", found.len(), found.join("\n"));
+}
+
+#[test]
+fn vague_words_of_a_page_are_found() {
+    let found: Vec<_> = vague("# So many\n\nonly so many of them\nsome").collect();
+    assert_eq!(found, [(3, "so many")]);
+}
+
+/// The vague words of a page, each with its line.
+fn vague(text: &str) -> impl Iterator<Item = (usize, &'static str)> {
+    (1..).zip(text.lines()).flat_map(|(number, line)| {
+        VAGUE.iter().filter(move |words| line.contains(**words)).map(move |words| (number, *words))
     })
 }
 

@@ -1,4 +1,5 @@
-//! What a key of the store allows, as JSON: in the file, on the admin port and on the command line.
+//! The attributes of a key of the store, as JSON: in the file, on the admin port and on the command
+//! line.
 
 use penstock_config::{MAX_PRIORITY, ModelGlob, RateLimits, UnixTime, is_plain_name};
 use penstock_core::clients::{ClientIdentity, Validity};

@@ -1,5 +1,5 @@
-//! What a request holds of the limits and budgets of its client until it ends, and the tokens that
-//! it has used.
+//! The shares of its client's limits and budgets that a request holds until it ends, and the tokens
+//! that it has used.
 
 use std::sync::Arc;
 

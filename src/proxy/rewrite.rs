@@ -1,6 +1,6 @@
-//! What some requests need and most do not: another operation, because a backend does not serve
-//! theirs; usage at the end of a stream, for the ledger; and between two attempts fewer messages
-//! (`context_shift`), or none of what an engine cannot use (`unsupported`).
+//! Changes that some requests need and most do not: another operation, because a backend does not
+//! serve theirs; usage at the end of a stream, for the ledger; and between two attempts fewer
+//! messages (`context_shift`), or none of what an engine cannot use (`unsupported`).
 
 pub(crate) mod context_shift;
 pub(crate) mod conversions;

@@ -1,7 +1,7 @@
-//! What another process continues with when it takes over: the homes of sessions, whose prompts the
-//! engines still have, and the backends and owners of stored responses and conversations. It gets
-//! the known ids at once, and afterwards those that this process learns from the requests that it
-//! still serves.
+//! The state that another process continues with when it takes over: the homes of sessions, whose
+//! prompts the engines still have, and the backends and owners of stored responses and
+//! conversations. It gets the known ids at once, and afterwards those that this process learns from
+//! the requests that it still serves.
 
 use penstock_clock::now;
 use penstock_core::fleet::{Backend, BackendId, Topology};

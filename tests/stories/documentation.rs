@@ -1,5 +1,6 @@
-//! What the documentation shows works, and what it lists exists: commands, configurations, options,
-//! links, and the reference tables, which are generated from the code's own tables.
+//! Everything that the documentation shows works, and everything that it lists exists: commands,
+//! configurations, options, links, and the reference tables, which are generated from the code's
+//! own tables.
 
 mod layers;
 mod pages;

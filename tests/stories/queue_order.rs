@@ -1,4 +1,4 @@
-//! Who is next of those that wait: by priority, in turns between keys or tenants, by deadline.
+//! The order of the requests that wait: by priority, in turns between keys or tenants, by deadline.
 
 use penstock_mock::{Fault, Gate};
 

@@ -1,4 +1,4 @@
-//! What there is on a page of documentation, and how a table is written there.
+//! The parts of a page of documentation, and the form of a table there.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,5 +1,5 @@
-//! What clients may call: the tables of operations, dialects and capabilities. A new operation is a
-//! variant and a row in `operation`, and its response in the mock engines.
+//! The APIs that clients may call: the tables of operations, dialects and capabilities. A new
+//! operation is a variant and a row in `operation`, and its response in the mock engines.
 
 mod billing_line;
 mod capabilities;

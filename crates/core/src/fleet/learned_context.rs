@@ -1,10 +1,10 @@
 //! The context length of a model on a backend, learned from the prompts that the engine refused for
 //! their length, and from the responses that it ended for theirs.
 //!
-//! What an engine has held disproves a shorter context. An end for its length is weak evidence: the
-//! engine may limit the output alone. Such a limit gives responses of equal length, a full context
-//! gives equal sums of prompt and response: two ends have to agree on the sum with different
-//! prompts.
+//! A prompt that an engine has held disproves a shorter context. An end for its length is weak
+//! evidence: the engine may limit the output alone. Such a limit gives responses of equal length, a
+//! full context gives equal sums of prompt and response: two ends have to agree on the sum with
+//! different prompts.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

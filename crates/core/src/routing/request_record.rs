@@ -1,4 +1,4 @@
-//! What is known about a request when it ends: one record, filled on the way and read by metrics,
+//! The facts known about a request when it ends: one record, filled on the way and read by metrics,
 //! logs and traces. A new field of the access log is a field here, the place that sets it, and its
 //! line in the log.
 
