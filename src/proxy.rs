@@ -4,12 +4,13 @@
 //! Life of a request: `data_port`, above this folder, receives it from Pingora once `downstream`
 //! has a whole, checked head, and responds to what needs no backend. What is for one backend rather
 //! than a model (`direct`), for all Ollama backends (`ollama`), or for an ensemble (`ensemble`)
-//! stands beside this folder and uses its attempts. Every step gets one `flow::Flow`, which also
-//! reports to the observers. `request` reads and scans the body, and `admission` checks what the
-//! client may do with the model. `retry` runs the attempts: `decision` picks a backend and takes
-//! its in-flight permit, `forward` makes the attempt: `exchange` connects, sends and reads the
-//! response's head, `disposition` judges it, `response` relays it, and `attempt` reports the
-//! outcome to the backend's health, circuit breaker and latency.
+//! stands beside this folder, and makes its attempts here; a command for all backends has none.
+//! Every step gets one `flow::Flow`, which also reports to the observers. `request` reads and scans
+//! the body, and `admission` checks what the client may do with the model. `retry` runs the
+//! attempts: `decision` picks a backend and takes its in-flight permit, `forward` makes the
+//! attempt: `exchange` connects, sends and reads the response's head, `disposition` judges it,
+//! `response` relays it, and `attempt` reports the outcome to the backend's health, circuit breaker
+//! and latency.
 //!
 //! A plain request passes only those, and the fields that every response carries (`own_response`).
 //! The changes that few requests need are in `rewrite`, behind a condition on the way of a plain
