@@ -361,7 +361,7 @@ impl BackendPredictor {
         };
         // Under full load there are few gaps to learn from again.
         let is_settled = !self.step_learner.is_relearning()
-            || self.residual.since_change() >= FIRST_TOKENS_AFTER_CHANGE;
+            || self.residual.first_tokens_since_change() >= FIRST_TOKENS_AFTER_CHANGE;
         is_known && is_settled && self.residual.error() < MAX_ERROR
     }
 

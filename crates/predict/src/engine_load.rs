@@ -40,7 +40,6 @@ impl EngineLoad {
         if *self == Self::default() {
             return *self;
         }
-        let follow = |before: f64, reported: f64| before + SMOOTHING * (reported - before);
         let prompt_work = Work {
             tokens: follow(before.prompt_work.tokens, self.prompt_work.tokens * REMAINING_SHARE),
             time_us: follow(before.prompt_work.time_us, self.prompt_work.time_us * REMAINING_SHARE),
@@ -52,6 +51,11 @@ impl EngineLoad {
             context_tokens: follow(before.context_tokens, self.context_tokens),
         }
     }
+}
+
+/// Returns the amount that is counted after a report, in its unit.
+fn follow(counted_amount: f64, reported_amount: f64) -> f64 {
+    counted_amount + SMOOTHING * (reported_amount - counted_amount)
 }
 
 /// The part of a wait that unreported requests of peers may explain, in microseconds: two intervals

@@ -27,13 +27,13 @@ const MAX_UNSHOWN: u32 = 20;
 const NEARLY_FULL: f64 = 0.75;
 
 /// Returns the difference of two amounts, as a share of the larger one.
-fn difference(one: f64, other: f64) -> f64 {
-    (one - other).abs() / one.max(other).max(1.0)
+fn difference(one_amount: f64, other_amount: f64) -> f64 {
+    (one_amount - other_amount).abs() / one_amount.max(other_amount).max(1.0)
 }
 
 /// Returns whether two numbers of streams are about the same.
-fn is_near(one: f64, other: f64) -> bool {
-    difference(one, other) <= MAX_SPREAD || (one - other).abs() <= 1.0
+fn is_near(one_count: f64, other_count: f64) -> bool {
+    difference(one_count, other_count) <= MAX_SPREAD || (one_count - other_count).abs() <= 1.0
 }
 
 /// Returns whether a wait of `elapsed_us` shows that there was no room, if `raw_ttft_us` was

@@ -80,7 +80,8 @@ pub(crate) struct Residual {
     #[serde(rename = "seen")]
     first_token_count: f64,
     /// The number of first tokens since the engine has changed; `None` if it has not.
-    since_change: Option<f64>,
+    #[serde(rename = "since_change")]
+    first_tokens_since_change: Option<f64>,
     /// Slow means of `bias` and `p90`; they stay while steps are learned again.
     #[serde(rename = "usual")]
     slow: [[f64; REGIMES]; 2],
@@ -105,7 +106,7 @@ impl Default for Residual {
             bias: [0.0; REGIMES],
             p90: [PRIOR_P90; REGIMES],
             first_token_count: 0.0,
-            since_change: None,
+            first_tokens_since_change: None,
             slow: [[0.0; REGIMES], [PRIOR_P90; REGIMES]],
             is_relearning: false,
             surprises: 0.0,
@@ -148,8 +149,8 @@ impl Residual {
         let log_ratio = (actual_us / raw_ttft_us).ln().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO);
         let RegimeFactors { mean, p90 } = self.factors(regime);
         self.first_token_count += 1.0;
-        if let Some(since_change) = &mut self.since_change {
-            *since_change += 1.0;
+        if let Some(first_token_count) = &mut self.first_tokens_since_change {
+            *first_token_count += 1.0;
         }
         let rate = (1.0 / self.first_token_count).max(0.005);
         let is_covered = f64::from(u8::from(actual_us <= raw_ttft_us * p90));
@@ -237,7 +238,7 @@ impl Residual {
 
     /// Notes that the engine has changed: what was right before says less.
     pub(crate) fn note_change(&mut self) {
-        self.since_change = Some(0.0);
+        self.first_tokens_since_change = Some(0.0);
         self.is_relearning = true;
         [self.bias, self.p90] = self.slow;
     }
@@ -250,8 +251,8 @@ impl Residual {
     }
 
     /// Returns the number of first tokens since the engine has changed; infinite if it has not.
-    pub(crate) fn since_change(&self) -> f64 {
-        self.since_change.unwrap_or(f64::INFINITY)
+    pub(crate) fn first_tokens_since_change(&self) -> f64 {
+        self.first_tokens_since_change.unwrap_or(f64::INFINITY)
     }
 
     /// Returns the number of first tokens that were learned from.

@@ -149,7 +149,7 @@ mod tests {
 
     const STEP: f64 = 10_000.0;
 
-    fn rest(stall: &Stall, now_us: f64) -> f64 {
+    fn rest_us(stall: &Stall, now_us: f64) -> f64 {
         stall.silence(false, STEP).remaining_us(STEP, 0.0, now_us)
     }
 
@@ -158,13 +158,13 @@ mod tests {
         let mut stall = Stall::default();
         stall.started(STEP, 1e6);
         stall.emitted(2e6);
-        assert_eq!((rest(&stall, 2.9e6), rest(&stall, 3.5e6)), (0.0, 1.5e6));
+        assert_eq!((rest_us(&stall, 2.9e6), rest_us(&stall, 3.5e6)), (0.0, 1.5e6));
         let silence = stall.silence(false, STEP);
         assert_eq!(silence.remaining_us(STEP, 1e6, 3.5e6), 0.0, "its prompts explain it");
         assert_eq!(silence.remaining_us(100_000.0, 0.0, 3.5e6), 0.0, "its steps explain it");
         stall.emitted(3.5e6);
-        assert_eq!(rest(&stall, 4.4e6), 0.0);
-        assert_eq!(rest(&stall, 1000e6), 60e6, "bounded");
+        assert_eq!(rest_us(&stall, 4.4e6), 0.0);
+        assert_eq!(rest_us(&stall, 1000e6), 60e6, "bounded");
     }
 
     #[test]
@@ -172,19 +172,19 @@ mod tests {
         let mut stall = Stall::default();
         (0..6).for_each(|_| stall.started(STEP, 10e6));
         (0..6).for_each(|_| stall.ended(false, 13e6));
-        assert_eq!((rest(&stall, 14e6), rest(&stall, 16e6)), (2e6, 0.0));
+        assert_eq!((rest_us(&stall, 14e6), rest_us(&stall, 16e6)), (2e6, 0.0));
         // One is sent there; the others see that.
         stall.tried(STEP, 20e6);
         assert_eq!(stall.silence(true, STEP).remaining_us(STEP, 0.0, 20e6), 3e6);
         stall.started(STEP, 20e6);
         stall.ended(false, 23e6);
-        assert_eq!((rest(&stall, 24e6), rest(&stall, 29e6)), (5e6, 0.0));
+        assert_eq!((rest_us(&stall, 24e6), rest_us(&stall, 29e6)), (5e6, 0.0));
         stall.tried(STEP, 30e6);
         stall.started(STEP, 30e6);
         stall.emitted(30.1e6);
-        assert_eq!(rest(&stall, 30.2e6), 0.0, "it works again");
+        assert_eq!(rest_us(&stall, 30.2e6), 0.0, "it works again");
         stall.ended(false, 30.2e6);
-        assert_eq!(rest(&stall, 31.5e6), 0.0, "no streams, no silence");
+        assert_eq!(rest_us(&stall, 31.5e6), 0.0, "no streams, no silence");
         assert_eq!(stall.silence(true, STEP).remaining_us(STEP, 0.0, 100e6), 0.0);
     }
 
@@ -197,26 +197,26 @@ mod tests {
             stall.computed(1e6, now_us);
             stall.started(STEP, now_us);
         });
-        assert_eq!(rest(&stall, 19.5e6), 0.0);
-        assert_eq!(rest(&stall, 21e6), 2e6);
+        assert_eq!(rest_us(&stall, 19.5e6), 0.0);
+        assert_eq!(rest_us(&stall, 21e6), 2e6);
         stall.computed(9e6, 21e6);
-        assert_eq!(rest(&stall, 21.5e6), 0.0, "no more than the time that has passed");
+        assert_eq!(rest_us(&stall, 21.5e6), 0.0, "no more than the time that has passed");
     }
 
     #[test]
     fn disconnects_before_the_first_token_indicate_a_stall() {
         let mut stall = Stall::default();
         stall.left(10e6, 0.5e6, STEP, 11.9e6);
-        assert_eq!(rest(&stall, 12e6), 0.0, "too early");
+        assert_eq!(rest_us(&stall, 12e6), 0.0, "too early");
         (0..3).for_each(|_| stall.left(10e6, 0.5e6, STEP, 13e6));
-        assert_eq!((rest(&stall, 13e6), rest(&stall, 16e6)), (3e6, 0.0));
+        assert_eq!((rest_us(&stall, 13e6), rest_us(&stall, 16e6)), (3e6, 0.0));
         stall.tried(STEP, 17e6);
         stall.left(17e6, 0.5e6, STEP, 20e6);
-        assert_eq!(rest(&stall, 20e6), 6e6);
+        assert_eq!(rest_us(&stall, 20e6), 6e6);
         stall.emitted(20e6);
-        assert_eq!(rest(&stall, 20e6), 0.0, "a whole response came");
+        assert_eq!(rest_us(&stall, 20e6), 0.0, "a whole response came");
         stall.left(19e6, 0.5e6, STEP, 30e6);
-        assert_eq!(rest(&stall, 30e6), 0.0, "others got something meanwhile");
+        assert_eq!(rest_us(&stall, 30e6), 0.0, "others got something meanwhile");
     }
 
     #[test]
@@ -235,6 +235,6 @@ mod tests {
         let mut stall = Stall::default();
         stall.started(STEP, 10e6);
         stall.ended(true, 13e6);
-        assert_eq!(rest(&stall, 13e6), 0.0);
+        assert_eq!(rest_us(&stall, 13e6), 0.0);
     }
 }

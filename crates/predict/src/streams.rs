@@ -81,7 +81,7 @@ pub(super) fn bucket_of(age_tokens: u32) -> usize {
 }
 
 /// Returns the middle of a bucket, in tokens.
-pub(super) fn age_of(bucket: usize) -> f64 {
+pub(super) fn age_tokens_of(bucket: usize) -> f64 {
     let bucket = u32::try_from(bucket).unwrap_or(u32::MAX);
     let width = f64::from(bucket / 4).exp2();
     width * (4.5 + f64::from(bucket % 4))
@@ -142,7 +142,7 @@ impl Streams {
 
     /// Returns the ages of streams, each with its number of streams.
     pub(crate) fn ages(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        self.buckets().map(|(bucket, count)| (age_of(bucket), count))
+        self.buckets().map(|(bucket, count)| (age_tokens_of(bucket), count))
     }
 
     /// Returns the buckets of ages that have streams, each with its number of streams.
@@ -168,8 +168,11 @@ mod tests {
     #[test]
     fn ages_are_near_the_middles_of_their_buckets() {
         for age_tokens in [5_u32, 9, 30, 100, 777, 5000, 60_000] {
-            let middle = age_of(bucket_of(age_tokens));
-            assert!((middle / f64::from(age_tokens) - 1.0).abs() < 0.14, "{age_tokens} {middle}");
+            let middle_tokens = age_tokens_of(bucket_of(age_tokens));
+            assert!(
+                (middle_tokens / f64::from(age_tokens) - 1.0).abs() < 0.14,
+                "{age_tokens} {middle_tokens}"
+            );
         }
         assert_eq!((bucket_of(0), bucket_of(u32::MAX)), (0, 59));
     }

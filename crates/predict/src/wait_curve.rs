@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use penstock_api::units::{floor_index, narrow};
 
 use super::output_lengths::{BucketPosition, OutputLengths};
-use super::streams::{AGE_BUCKETS, LimitedStream, Streams, age_of, bucket_of};
+use super::streams::{AGE_BUCKETS, LimitedStream, Streams, age_tokens_of, bucket_of};
 
 /// The number of points at which the curve is computed, in tokens: sixths of an octave up to 2^14.
 const GRID: usize = 85;
 
 /// The share of a backend's streams that must have ended before their successors are counted.
-const FEW: f32 = 0.25;
+const MIN_ENDED_SHARE: f32 = 0.25;
 
 fn tokens_at(point: usize) -> f64 {
     (f64::from(u32::try_from(point).unwrap_or(u32::MAX)) / 6.0).exp2()
@@ -34,7 +34,7 @@ struct Positions {
 impl Positions {
     fn new() -> Self {
         let after = |age: f64| std::array::from_fn(|at| BucketPosition::of(age + tokens_at(at)));
-        let ages = (0..AGE_BUCKETS).map(age_of);
+        let ages = (0..AGE_BUCKETS).map(age_tokens_of);
         let between = |point: usize| {
             let tokens = (0..point).map(|start| tokens_at(point) - tokens_at(start));
             tokens.map(GridPosition::of).collect()
@@ -128,7 +128,7 @@ impl WaitCurve {
             *share = narrow(1.0 - lengths.survival_at(point));
         }
         let own = ended;
-        add_later_generations(&mut ended, &own, &fresh, narrow(streams.count()) * FEW);
+        add_later_generations(&mut ended, &own, &fresh, narrow(streams.count()) * MIN_ENDED_SHARE);
         for (place, sum) in self.ended.iter().zip(ended) {
             // Relaxed: a reader may see points of two curves, which are a second apart.
             place.store(sum.to_bits(), Ordering::Relaxed);
@@ -276,9 +276,9 @@ mod tests {
         (0..500).for_each(|n| lengths.learn(f64::from(n * 7 % 900 + 1), f64::INFINITY));
         for bucket in 0..AGE_BUCKETS {
             let (age, after) = &POSITIONS.ages[bucket];
-            assert_eq!(lengths.survival_at(age), lengths.survival(age_of(bucket)));
+            assert_eq!(lengths.survival_at(age), lengths.survival(age_tokens_of(bucket)));
             for (point, position) in after.iter().enumerate() {
-                let tokens = age_of(bucket) + tokens_at(point);
+                let tokens = age_tokens_of(bucket) + tokens_at(point);
                 assert_eq!(lengths.survival_at(position), lengths.survival(tokens));
             }
         }

@@ -18,7 +18,7 @@ use super::table::seconds;
 /// The number of perturbed worlds in which advice is tried.
 pub(super) const WORLDS: u64 = 10;
 /// The number of worlds in which it must win.
-pub(super) const WINS: usize = 8;
+pub(super) const MIN_WINS: usize = 8;
 /// The minimum gain that justifies a reload. A reload loses a part of the learned state, and the
 /// traffic of another day may reverse a smaller gain.
 const WORTH_A_RELOAD: f64 = 0.01;
@@ -209,7 +209,7 @@ fn sensitivity(goal: &Goal, sweeps: &[Sweep], tried: &[Tried]) -> String {
 
 fn advice(goal: &Goal, best: Option<&Tried>, vote: Option<&Vote>) -> String {
     let (Some(best), Some(vote)) = (best, vote) else { return String::new() };
-    if vote.wins >= WINS {
+    if vote.wins >= MIN_WINS {
         return format!(
             "\n{}: {}, and better in {} of {WORLDS} worlds with errors of the model in them:\n\n{}",
             best.point.name(),
@@ -252,7 +252,7 @@ pub(super) fn to_json(
             "pareto": is_pareto(one, tried),
         })
     };
-    let advice = vote.filter(|vote| vote.wins >= WINS).and_then(|vote| tried.get(vote.best));
+    let advice = vote.filter(|vote| vote.wins >= MIN_WINS).and_then(|vote| tried.get(vote.best));
     json!({
         "objective": goal.figure,
         "as_configured": one(incumbent),

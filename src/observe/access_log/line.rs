@@ -16,9 +16,9 @@ use super::time::to_rfc3339;
 pub(super) const MAX_LINE: usize = 6272;
 /// The maximum bytes of single texts, including escapes. Together with keys and numbers they stay
 /// below [`MAX_LINE`].
-const LONG: usize = 768;
-const MIDDLE: usize = 384;
-const SHORT: usize = 160;
+const MAX_LONG: usize = 768;
+const MAX_MIDDLE: usize = 384;
+const MAX_SHORT: usize = 160;
 /// The part of a hash that is logged: 12 digits.
 // A collision among a million prompts has odds of 1 in 500, and lines stay short.
 const HASH: u64 = (1 << 48) - 1;
@@ -28,24 +28,24 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bo
     let mut line = LogLine::begin();
     let (about, record) = (&outcome.details, outcome.record);
     let upstream_id = record.response.upstream_request_id.as_ref();
-    line.text("time", Some(&to_rfc3339(at)), SHORT);
-    line.text("id", Some(about.request_id).filter(|id| !id.is_empty()), SHORT);
-    line.text("upstream_id", upstream_id.and_then(|id| id.to_str().ok()), SHORT);
-    line.text("key", about.key, SHORT);
-    line.text("client", about.client.map(|client| client.to_string()).as_deref(), SHORT);
+    line.text("time", Some(&to_rfc3339(at)), MAX_SHORT);
+    line.text("id", Some(about.request_id).filter(|id| !id.is_empty()), MAX_SHORT);
+    line.text("upstream_id", upstream_id.and_then(|id| id.to_str().ok()), MAX_SHORT);
+    line.text("key", about.key, MAX_SHORT);
+    line.text("client", about.client.map(|client| client.to_string()).as_deref(), MAX_SHORT);
     line.text("method", Some(about.method).filter(|method| !method.is_empty()), 32);
-    line.text("path", Some(about.path).filter(|path| !path.is_empty()), LONG);
-    line.text("operation", outcome.operation.map(Operation::name), SHORT);
-    line.text("model_requested", record.request.requested_model.as_deref(), MIDDLE);
-    line.text("model", outcome.model(), MIDDLE);
-    line.text("backend", outcome.last_backend(), MIDDLE);
+    line.text("path", Some(about.path).filter(|path| !path.is_empty()), MAX_LONG);
+    line.text("operation", outcome.operation.map(Operation::name), MAX_SHORT);
+    line.text("model_requested", record.request.requested_model.as_deref(), MAX_MIDDLE);
+    line.text("model", outcome.model(), MAX_MIDDLE);
+    line.text("backend", outcome.last_backend(), MAX_MIDDLE);
     line.number("status", Some(record.response.status.into()).filter(|status| *status > 0));
-    line.text("error", record.response.code.map(|code| code.row().name), SHORT);
-    line.text("outcome", Some(outcome.outcome.name()), SHORT);
+    line.text("error", record.response.code.map(|code| code.row().name), MAX_SHORT);
+    line.text("outcome", Some(outcome.outcome.name()), MAX_SHORT);
     line.flag("stream", record.request.is_streaming);
     line.flag("fallback", record.routing.is_fallback);
     if let Some(policy) = &record.routing.policy {
-        line.text("policy", Some(policy), SHORT);
+        line.text("policy", Some(policy), MAX_SHORT);
     }
     if record.routing.is_below_tier {
         line.flag("below_tier", true);
@@ -61,9 +61,9 @@ pub(super) fn to_line(outcome: &RequestOutcome<'_>, at: Duration, has_replay: bo
     line.number("bytes_in", Some(record.request.bytes_in as u64));
     line.number("bytes_out", Some(about.bytes_out));
     let trace = about.trace.map(|trace| format!("{:032x}", trace.trace_id));
-    line.text("trace", trace.as_deref(), SHORT);
+    line.text("trace", trace.as_deref(), MAX_SHORT);
     let ensemble = record.request.ensemble.map(|call| call.to_string());
-    line.text("ensemble", ensemble.as_deref(), SHORT);
+    line.text("ensemble", ensemble.as_deref(), MAX_SHORT);
     if let Some(fields) = record.request.replay.as_deref().filter(|_| has_replay) {
         line.replay(fields);
     }
@@ -163,7 +163,7 @@ impl LogLine {
         let mut object = Self::begin();
         object.number("max_tokens", fields.max_tokens.map(|most| most.0.into()));
         let session = fields.session.map(|session| format!("{:012x}", session & HASH));
-        object.text("session", session.as_deref(), SHORT);
+        object.text("session", session.as_deref(), MAX_SHORT);
         object.number("block_tokens", Some(fields.block_tokens.into()));
         let hashes = fields.blocks.iter().take(MAX_FOLDED);
         let blocks: String = hashes.map(|hash| format!("{:012x}", hash & HASH)).collect();

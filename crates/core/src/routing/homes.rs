@@ -17,9 +17,9 @@ use crate::fleet::BackendId;
 const WAYS: usize = 8;
 /// The time that a session keeps its home while it is served elsewhere: a backend that is full or
 /// in cooldown for a while still has its prompt.
-const KEPT: Duration = Duration::from_secs(60);
+const MAX_AWAY: Duration = Duration::from_secs(60);
 /// The time that an idle session keeps its home. By then engines have evicted its prompt.
-const EXPIRES: Duration = Duration::from_secs(3600);
+const MAX_IDLE: Duration = Duration::from_secs(3600);
 
 const TAG_BITS: u32 = 24;
 const BACKEND_BITS: u32 = 16;
@@ -114,7 +114,7 @@ impl Table {
             Some((slot, entry))
         });
         let mut own = entries.filter(|(_, entry)| entry.tag == tag_of(session));
-        own.find(|(_, entry)| entry.age(now) < EXPIRES)
+        own.find(|(_, entry)| entry.age(now) < MAX_IDLE)
     }
 }
 
@@ -141,7 +141,8 @@ impl SessionHomes {
         let table = self.table_of(limit);
         let entry = Entry { tag: tag_of(session.own), backend, seconds: seconds_of(now) };
         if let Some((slot, home)) = table.find(session.own, now) {
-            let stays = home.backend != backend && (home.age(now) < KEPT || is_other(home.backend));
+            let stays =
+                home.backend != backend && (home.age(now) < MAX_AWAY || is_other(home.backend));
             if !stays {
                 // No compare-and-swap: of two requests at once the last one wins, which costs a
                 // preference.
@@ -155,7 +156,7 @@ impl SessionHomes {
         };
         let Some(oldest) = table.bucket(session.own).iter().max_by_key(age) else { return };
         // An expired entry is no loss, and is not counted as one.
-        if age(&oldest) < EXPIRES {
+        if age(&oldest) < MAX_IDLE {
             self.evicted.fetch_add(1, Ordering::Relaxed);
         }
         oldest.store(entry.to_word(), Ordering::Relaxed);
@@ -185,7 +186,7 @@ impl SessionHomes {
             let entry = Entry::of(word.load(Ordering::Relaxed))?;
             let idle = entry.age(now);
             let tag = u32::try_from(entry.tag).ok()?;
-            let position = position(entry.backend).filter(|_| idle < EXPIRES)?;
+            let position = position(entry.backend).filter(|_| idle < MAX_IDLE)?;
             Some(KeptHome(slot, tag, position, idle.as_secs()))
         });
         (table.slots.len(), homes.collect())
