@@ -104,7 +104,7 @@ pub(super) const ROWS: &[MetricRow] = &[
             let shared = scrape.proxy.shared_state();
             from_option(shared.and_then(|shared| flag(shared.is_up())))
         },
-        "1 while the server of `shared_state` is reached; while it is 0, limits hold per process",
+        "1 while connected to the server of `shared_state`; limits apply per process at 0",
     ),
     gauge(
         "penstock_shared_state_penstocks",
