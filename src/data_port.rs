@@ -230,7 +230,8 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
     // Before anything is refused, so that the log of a refusal names the model.
     flow.ctx.record.request.requested_model = Some(Arc::clone(&named.model));
     flow.ctx.record.request.is_streaming = named.profile.streaming;
-    let plan = plan_of(flow.ctx, &named.model);
+    let has_ensembles = flow.ctx.generation.config.ensembles.enabled;
+    let plan = if has_ensembles { plan_of(flow.ctx, &named.model) } else { None };
     if flow.ctx.has_rate_limits() {
         let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref(), &body.bytes);
         if let Err(error) = limit_rate(flow, Some(&estimate)).await {

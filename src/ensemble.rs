@@ -35,12 +35,8 @@ use penstock_core::routing::EnsembleParts;
 
 /// The plan of a request for a model, if that is an ensemble.
 pub(crate) fn plan_of(ctx: &RequestContext, model: &str) -> Option<EnsemblePlan> {
-    let config = &ctx.generation.config;
-    if !config.ensembles.enabled {
-        return None;
-    }
     let fleet = ctx.generation.fleet.topology();
-    EnsemblePlan::of(config, &ctx.generation.router.names, &fleet, model)
+    EnsemblePlan::of(&ctx.generation.config, &ctx.generation.router.names, &fleet, model)
 }
 
 /// Makes the calls of an ensemble, and serves the final request that is made of them.

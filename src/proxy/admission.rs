@@ -65,7 +65,9 @@ fn examine(
     flow.ctx.record.request.is_streaming = profile.streaming;
     flow.ctx.record.request.unloads_model =
         profile.residency_change == Some(ResidencyChange::Unload);
-    allowed_models::check(flow.ctx, &fleet, &profile, &model, &body.bytes)?;
+    if flow.ctx.is_limited_to_models() {
+        allowed_models::check(flow.ctx, &fleet, &profile, &model, &body.bytes)?;
+    }
     // Most requests have none of these fields, and one look at the names is cheaper than a look-up
     // of each.
     let has_wishes = headers.keys().any(is_control_field);

@@ -34,9 +34,6 @@ pub(crate) fn check(
     model: &str,
     body: &[u8],
 ) -> Result<(), OwnError> {
-    if !ctx.is_limited_to_models() {
-        return Ok(());
-    }
     if !may_request(ctx, fleet, model) {
         let message = format!("This key may not use model '{model}'");
         return Err(OwnError::new(ErrorCode::ModelNotAllowed, message).about(Some("model")));

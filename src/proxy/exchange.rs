@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
-use penstock_api::{Dialect, Engine, ErrorCode, Operation};
+use penstock_api::{Dialect, Engine, ErrorCode, Operation, StreamFraming};
+use penstock_scan::WholeResult;
 
 use crate::downstream::client::Client;
 use crate::proxy::attempt::{Attempt, Permit};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::request::{RequestView, ScannedRequest};
-use crate::proxy::response::Reply;
 use crate::upstream::beginning::Beginning;
 use crate::upstream::connection::Connection;
 use crate::upstream::deadline::Deadline;
@@ -41,6 +41,32 @@ impl ClientWatch for Client {
 
     fn poll_flush(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Client::poll_flush(self, cx)
+    }
+}
+
+/// A response whose head has been read.
+pub(crate) struct Reply<'a> {
+    pub(crate) exchange: Exchange<'a>,
+    pub(crate) head: ResponseHead,
+    pub(crate) attempt: &'a Attempt<'a>,
+    pub(crate) permit: &'a mut Permit,
+    /// The part of the body that has been read.
+    pub(crate) started: Beginning,
+    /// The result, if it was read to judge the response.
+    pub(crate) result: Option<WholeResult>,
+}
+
+impl Reply<'_> {
+    /// Returns the framing of the operation's streams if that of the response is open: a stream was
+    /// requested, and the type is not that of such a stream.
+    pub(crate) fn open_framing(&self, request: &ScannedRequest) -> Option<StreamFraming> {
+        let head = &self.head;
+        let framing = self.attempt.sent_operation(request).row().dialect.row().framing;
+        let is_open = request.profile.streaming
+            && matches!(head.status, 200..=299)
+            && !head.is_encoded
+            && head.stream != Some(framing);
+        is_open.then_some(framing)
     }
 }
 

@@ -13,20 +13,21 @@ use penstock_core::fleet::Outcome;
 use crate::proxy::attempt::{
     Attempt, AttemptEnd, AttemptResult, Elsewhere, Permit, record_outcome,
 };
-use crate::proxy::exchange::exchange;
+use crate::proxy::exchange::{Reply, exchange};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::moves::Movable;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::proxy::response::{
-    Reply, gather, held_of, keep_connection, learn_framing, record_head, relay, switch,
+    gather, held_of, keep_connection, learn_framing, record_head, relay, switch,
 };
 use crate::proxy::rewrite::adapt;
 use crate::proxy::rewrite::unsupported::{removable, remove_unsupported};
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::disposition::{Disposition, MAX_HELD, SeenResponse};
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure, Refusal};
+use crate::upstream::response_head::ResponseHead;
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
 /// no work fails at once. A working engine may take any time, and the head shows the client that it
@@ -155,19 +156,12 @@ async fn judge(
         terms.may_drop = removable(view);
     }
     loop {
-        learn_framing(view.request, reply);
-        let seen = SeenResponse {
-            status,
-            framing: reply.head.framing,
-            stream: reply.head.stream,
-            is_json: reply.head.is_json,
-            is_text: reply.head.is_text,
-            is_encoded: reply.head.is_encoded,
-            body: has_started.then(|| reply.started.payload()),
-            is_whole: is_over || reply.started.is_whole(),
-            result: None,
+        if let Some(expected) = reply.open_framing(view.request) {
+            learn_framing(expected, reply);
         }
-        .read_result(terms.sent);
+        let body = has_started.then(|| reply.started.payload());
+        let is_whole = is_over || reply.started.is_whole();
+        let seen = seen_of(&reply.head, body, is_whole).read_result(terms.sent);
         let result = seen.result;
         if let Some(disposition) = Disposition::of(&terms, &seen) {
             learn_missing(view, reply.attempt, terms.missing(reply.started.payload()));
@@ -215,6 +209,21 @@ async fn judge(
             // The status says enough.
             Err(_) => is_over = true,
         }
+    }
+}
+
+/// A response as far as it is known. `body`: the part of it that has been read.
+fn seen_of<'a>(head: &ResponseHead, body: Option<&'a [u8]>, is_whole: bool) -> SeenResponse<'a> {
+    SeenResponse {
+        status: head.status,
+        framing: head.framing,
+        stream: head.stream,
+        is_json: head.is_json,
+        is_text: head.is_text,
+        is_encoded: head.is_encoded,
+        body,
+        is_whole,
+        result: None,
     }
 }
 

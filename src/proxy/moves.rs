@@ -19,9 +19,9 @@ use penstock_predict::Prediction;
 
 use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::decision::reserve_better;
+use crate::proxy::exchange::Reply;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, Reserved, ScannedRequest};
-use crate::proxy::response::Reply;
 use crate::upstream::failure::Failure;
 
 /// The interval at which a waiting request looks for a better backend, and the least remaining wait

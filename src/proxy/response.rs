@@ -19,6 +19,7 @@ use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
 use crate::proxy::attempt::{Attempt, AttemptResult, Permit, record_outcome};
+use crate::proxy::exchange::Reply;
 use crate::proxy::failure::unreadable_outcome;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{
@@ -28,8 +29,7 @@ use crate::proxy::queue::settle_charge;
 use crate::proxy::rate_limits::{Streamed, settle_rate_of};
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::rewrite::{ResponseChange, change_of};
-use crate::upstream::beginning::Beginning;
-use crate::upstream::http1::Exchange;
+use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{
     HeldHead, Output, RelayEnd, RelayObserver, RelayTerms, ResponseSink, Timing,
 };
@@ -44,30 +44,14 @@ pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
 pub(super) use switched::switch;
 
-/// A response whose head has been read.
-pub(crate) struct Reply<'a> {
-    pub(crate) exchange: Exchange<'a>,
-    pub(crate) head: ResponseHead,
-    pub(crate) attempt: &'a Attempt<'a>,
-    pub(crate) permit: &'a mut Permit,
-    /// The part of the body that has been read.
-    pub(crate) started: Beginning,
-    /// The result, if it was read to judge the response.
-    pub(crate) result: Option<WholeResult>,
-}
-
 /// Relays a response to the client.
 pub(crate) async fn relay(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
 ) -> Served {
-    framing::await_framing(request, &mut reply).await;
-    record_head(flow.ctx, request, &mut reply);
-    close_if_stopping(flow);
+    let key = begin(flow, request, &mut reply).await;
     let is_stream = reply.head.stream.is_some();
-    let key = held::mask_error(&mut reply).await;
-    framing::expect_whole(request, &mut reply);
     keep_upstream_id(&mut reply.head.header, flow.ctx)?;
     let is_changed = request.conversion.is_some() || request.adds_usage;
     let change = if is_changed { change_of(flow, request, &mut reply.head)? } else { None };
@@ -123,6 +107,28 @@ pub(crate) async fn relay(
             break_off(flow, held, code, &monitor, transform).await
         }
     }
+}
+
+/// Reads what of the body must be known before the head is passed on, and records the head. Returns
+/// the backend's key, which the rest of the response may quote.
+async fn begin<'a>(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+    reply: &mut Reply<'a>,
+) -> Option<OwnKey<'a>> {
+    if let Some(expected) = reply.open_framing(request) {
+        framing::await_framing(expected, reply).await;
+    }
+    record_head(flow.ctx, request, reply);
+    close_if_stopping(flow);
+    let key = OwnKey::of(&reply.attempt.backend.config);
+    if let Some(key) = key.filter(|_| reply.head.status >= 400) {
+        held::mask_error(key, reply).await;
+    }
+    if request.profile.streaming && reply.head.stream.is_none() {
+        framing::expect_whole(reply);
+    }
+    key
 }
 
 /// Expects that a success ends as its kind does. An error may end as it likes.

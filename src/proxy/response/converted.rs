@@ -7,11 +7,12 @@ use penstock_clock::now;
 
 use crate::downstream::body::BodyClaim;
 use crate::proxy::conversion::{Converter, WayBack};
+use crate::proxy::exchange::Reply;
 use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::request::ScannedRequest;
-use crate::proxy::response::{RelayProgress, Reply, expect_end, finish_head};
+use crate::proxy::response::{RelayProgress, expect_end, finish_head};
 use crate::proxy::rewrite::conversions::{converter, describe};
 use crate::upstream::failure::ExchangeError;
 use crate::upstream::own_key::OwnKey;

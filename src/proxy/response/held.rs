@@ -7,9 +7,9 @@ use bytes::Bytes;
 use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
 
-use super::Reply;
 use crate::proxy::Proxy;
 use crate::proxy::conversion::convert_held;
+use crate::proxy::exchange::Reply;
 use crate::proxy::request::ScannedRequest;
 use crate::upstream::disposition::MAX_HELD;
 use crate::upstream::failure::{HeldResponse, Refusal};
@@ -55,19 +55,16 @@ pub(crate) fn held_of(
     convert_held(held, request.profile.operation)
 }
 
-/// Masks the backend's key in an error that the client gets as it comes. Returns the key, which the
-/// rest of the response may quote.
-pub(super) async fn mask_error<'a>(reply: &mut Reply<'a>) -> Option<OwnKey<'a>> {
-    let key = OwnKey::of(&reply.attempt.backend.config)?;
-    if reply.head.status < 400 || reply.head.is_encoded {
-        return Some(key);
+/// Masks the backend's key in the beginning of an error that the client gets as it comes.
+pub(super) async fn mask_error(key: OwnKey<'_>, reply: &mut Reply<'_>) {
+    if reply.head.is_encoded {
+        return;
     }
     // Whatever ends the read ends the relay, too.
     let Reply { exchange, started, .. } = reply;
     let read = exchange.read_until(started, |payload| payload.len() >= MAX_HELD);
     _ = tokio::time::timeout(ERROR_BODY, read).await;
     started.change(|payload| key.mask(payload));
-    Some(key)
 }
 
 /// Keeps the connection of a response that has been read whole.

@@ -16,9 +16,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
+use crate::proxy::exchange::Reply;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
-use crate::proxy::response::Reply;
 
 /// The longest single read.
 const READ: usize = 16 * 1024;
