@@ -1,23 +1,29 @@
 //! Requests for one backend rather than for a model: no strategy picks it, and nothing is retried
 //! elsewhere. It is otherwise an attempt like any other: in flight, timed, its outcome recorded.
 
+pub(crate) mod ambiguous_fields;
 mod kept;
 pub(crate) mod passthrough;
 mod path_model;
 pub(crate) mod stored_responses;
+mod switched;
 pub(crate) mod tunnel;
 
+use async_trait::async_trait;
 use penstock_api::ErrorCode;
 use penstock_core::fleet::{BackendId, InflightGuard, ModelId, PermitRequest, Topology};
 use penstock_core::routing::RoutingDecision;
 
-use crate::proxy::attempt::AttemptEnd;
+use crate::proxy::attempt::{AttemptEnd, Elsewhere};
+use crate::proxy::exchange::Reply;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
-use crate::proxy::forward::{Recipient, make_attempt};
+use crate::proxy::forward::{Recipient, TakeResponse, make_attempt};
 use crate::proxy::own_response::send_error;
 use crate::proxy::request::{Decided, ScannedRequest};
-use crate::upstream::failure::Failure;
+use crate::proxy::response::{keep_connection, relay};
+use crate::upstream::disposition::MAX_HELD;
+use crate::upstream::failure::{ExchangeError, Failure};
 
 /// The permissions of a direct attempt.
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +59,36 @@ pub(crate) async fn attempt_directly(
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
     flow.ctx.record.routing.attempts += 1;
     let decided = Decided { decision: *decision, permit };
-    let to = Recipient::Direct { may_miss };
-    Some(make_attempt(flow, to, request, decided).await)
+    let to = DirectRecipient { may_miss };
+    Some(make_attempt(flow, Recipient::Other(&to), request, decided).await)
+}
+
+/// The client of a request for one backend.
+struct DirectRecipient {
+    /// True if another backend follows when this one does not have what was requested.
+    may_miss: bool,
+}
+
+#[async_trait]
+impl TakeResponse for DirectRecipient {
+    async fn take(
+        &self,
+        flow: &mut Flow<'_>,
+        request: &mut ScannedRequest,
+        mut reply: Reply<'_>,
+    ) -> Result<AttemptEnd, Failure> {
+        if self.may_miss && matches!(reply.head.status, 404 | 405 | 501) {
+            // Read, so that the connection may be used again.
+            let read = reply.exchange.read_until(&mut reply.started, |read| read.len() >= MAX_HELD);
+            if matches!(read.await, Err(ExchangeError::ClientGone)) {
+                return Err(Failure::ClientGone);
+            }
+            keep_connection(flow.proxy, reply);
+            return Ok(AttemptEnd::Elsewhere(Elsewhere::Missing));
+        }
+        request.body = None;
+        Ok(AttemptEnd::Relayed(relay(flow, request, reply).await))
+    }
 }
 
 /// Ends a request for one backend after its attempt. Responds with an error if nothing was sent.

@@ -5,6 +5,7 @@
 //! client's task, so that they end when the client leaves.
 
 mod call;
+mod gathered;
 mod stage;
 
 use std::sync::Arc;

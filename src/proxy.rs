@@ -19,7 +19,6 @@
 
 pub(crate) mod admission;
 pub(crate) mod allowed_models;
-pub(crate) mod ambiguous_fields;
 pub(crate) mod attempt;
 pub(crate) mod backend_call;
 pub(crate) mod budgets;

@@ -8,12 +8,12 @@ use penstock_core::routing::{PolicyScope, RoutingDecision, Way};
 use penstock_scan::ModelForm;
 use pingora::http::RequestHeader;
 
+use crate::direct::ambiguous_fields::{ambiguous, read_unknown};
 use crate::direct::kept::Kept;
 use crate::direct::path_model::PathModel;
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::admission::admit;
-use crate::proxy::ambiguous_fields::{ambiguous, read_unknown};
 use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};

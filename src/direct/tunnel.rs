@@ -9,6 +9,7 @@ use pingora::http::RequestHeader;
 
 use crate::direct::end_directly;
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
+use crate::direct::switched::Switch;
 use crate::downstream::body::HeldBody;
 use crate::proxy::budgets;
 use crate::proxy::decision::{Undecided, decide, record_rejections};
@@ -70,7 +71,7 @@ pub(crate) async fn serve_tunnel(
         return send_error(flow, error).await;
     }
     request.upgrade = Some(protocol.clone());
-    let to = Recipient::Tunnel { protocol };
+    let to = Recipient::Other(&Switch { protocol });
     let end = make_attempt(flow, to, &mut request, Decided { decision, permit }).await;
     end_directly(flow, end).await
 }

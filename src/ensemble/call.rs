@@ -11,6 +11,7 @@ use penstock_scan::Usage;
 
 use crate::downstream::body::HeldBody;
 use crate::downstream::counted::Counted;
+use crate::ensemble::gathered::TextCall;
 use crate::proxy::admission::admit;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
 use crate::proxy::decision::{Undecided, decide, record_rejections};
@@ -161,7 +162,8 @@ impl Call {
             let backend = decided.decision.backend;
             let Self { ctx, request, .. } = &mut self;
             let mut own = flow.of_call(ctx);
-            let end = match make_attempt(&mut own, Recipient::Ensemble, request, decided).await {
+            let to = Recipient::Other(&TextCall);
+            let end = match make_attempt(&mut own, to, request, decided).await {
                 AttemptEnd::Gathered(text) => {
                     return CallEnd::Done(self.end(flow, text.map_err(CallFailure::Own)));
                 }

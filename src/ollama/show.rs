@@ -11,11 +11,11 @@ use penstock_core::routing::{ModelAsked, Names, RouteError, RoutingDecision, Spl
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
+use crate::direct::ambiguous_fields;
 use crate::direct::{DirectTerms, attempt_directly, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::ollama::model_page::{Described, Lists};
 use crate::proxy::allowed_models;
-use crate::proxy::ambiguous_fields;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::HeaderValue;
+use async_trait::async_trait;
 use penstock_api::{Capabilities, ErrorCode};
 use penstock_clock::now;
 use penstock_core::fleet::Outcome;
@@ -19,14 +19,12 @@ use crate::proxy::flow::Flow;
 use crate::proxy::moves::Movable;
 use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
-use crate::proxy::response::{
-    gather, held_of, keep_connection, learn_framing, record_head, relay, switch,
-};
+use crate::proxy::response::{held_of, learn_framing, relay};
 use crate::proxy::rewrite::adapt;
 use crate::proxy::rewrite::unsupported::{removable, remove_unsupported};
 use crate::proxy::shift_state::TooLong;
-use crate::upstream::disposition::{Disposition, MAX_HELD, SeenResponse};
-use crate::upstream::failure::{ConnectError, ExchangeError, Failure, Refusal};
+use crate::upstream::disposition::{Disposition, SeenResponse};
+use crate::upstream::failure::{ConnectError, ExchangeError, Failure};
 use crate::upstream::response_head::ResponseHead;
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
@@ -39,25 +37,34 @@ const FIRST_EVENT: Duration = Duration::from_millis(250);
 const ERROR_BODY: Duration = Duration::from_secs(2);
 
 /// The recipient of an attempt's response.
-pub(crate) enum Recipient {
+#[derive(Clone, Copy)]
+pub(crate) enum Recipient<'a> {
     /// The client of a request for a model.
     Client,
-    /// The client of a request for one backend. `may_miss`: another backend follows if this one
-    /// does not have what was requested.
-    Direct {
-        may_miss: bool,
-    },
-    /// A client that requests to switch to `protocol`.
-    Tunnel {
-        protocol: HeaderValue,
-    },
-    Ensemble,
+    /// A request beside the spine.
+    Other(&'a dyn TakeResponse),
+}
+
+/// A request beside the spine, such as a tunnel or a call of an ensemble. It makes the same
+/// attempts, and has another use for their responses.
+#[async_trait]
+pub(crate) trait TakeResponse: Send + Sync {
+    /// Takes a response whose head has been read.
+    ///
+    /// # Errors
+    /// When the attempt fails before its response has gone anywhere.
+    async fn take(
+        &self,
+        flow: &mut Flow<'_>,
+        request: &mut ScannedRequest,
+        reply: Reply<'_>,
+    ) -> Result<AttemptEnd, Failure>;
 }
 
 /// Makes one attempt at a decision, and reports its outcome to the backend's state.
 pub(crate) async fn make_attempt(
     flow: &mut Flow<'_>,
-    to: Recipient,
+    to: Recipient<'_>,
     request: &mut ScannedRequest,
     decided: Decided,
 ) -> AttemptEnd {
@@ -78,11 +85,11 @@ pub(crate) async fn make_attempt(
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
         return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
     };
-    let is_gathered = matches!(to, Recipient::Ensemble);
     let ended = run(flow, to, request, &mut attempt, &mut permit).await;
     let end = ended.unwrap_or_else(AttemptEnd::Failed);
     let result = AttemptResult::of(&end, flow.ctx, flow.proxy.seeds.next_share());
-    if is_gathered {
+    // The record of a call of an ensemble is made here: nothing is relayed.
+    if !flow.client.takes_response() {
         flow.ctx.record.response.outcome = Some(result.outcome);
         flow.ctx.record.response.code = result.code;
     }
@@ -97,7 +104,7 @@ pub(crate) async fn make_attempt(
 
 async fn run(
     flow: &mut Flow<'_>,
-    to: Recipient,
+    to: Recipient<'_>,
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
     permit: &mut Permit,
@@ -127,22 +134,17 @@ async fn run(
     };
     match to {
         Recipient::Client => deliver(flow, request, reply).await,
-        Recipient::Ensemble => deliver_text(flow, request, reply).await,
-        Recipient::Direct { may_miss } => deliver_direct(flow, request, reply, may_miss).await,
-        Recipient::Tunnel { protocol } if reply.head.status == 101 => {
-            Ok(AttemptEnd::Relayed(switch(flow, reply, protocol).await))
-        }
-        // The backend refuses to switch: its response is an ordinary one.
-        Recipient::Tunnel { .. } => Ok(AttemptEnd::Relayed(relay(flow, request, reply).await)),
+        Recipient::Other(recipient) => recipient.take(flow, request, reply).await,
     }
 }
 
 /// Decides the disposition of a response, and reads only the part of it that this takes.
+/// `is_gathered`: it becomes text, for an ensemble.
 ///
 /// # Errors
 /// When the backend ends the connection before the body has started, a deadline passes, or the
 /// client leaves.
-async fn judge(
+pub(crate) async fn judge(
     view: RequestView<'_>,
     reply: &mut Reply<'_>,
     is_gathered: bool,
@@ -281,43 +283,4 @@ async fn send_refused(
     flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
     let held = held_of(flow.proxy, request, reply, None);
     AttemptEnd::Relayed(send_held(flow, held, false).await)
-}
-
-/// Makes text of a response, for an ensemble.
-async fn deliver_text(
-    flow: &mut Flow<'_>,
-    request: &mut ScannedRequest,
-    mut reply: Reply<'_>,
-) -> Result<AttemptEnd, Failure> {
-    let disposition = judge(request.view(flow.ctx), &mut reply, true).await?;
-    record_head(flow.ctx, request, &mut reply);
-    let (refusal, meaning) = match disposition {
-        Disposition::Relay if matches!(reply.head.status, 200..=299) => {
-            let way_back = request.conversion.take().map(|conversion| conversion.into_way_back());
-            return gather(flow, request, reply, way_back).await;
-        }
-        Disposition::Hold(refusal) => (refusal, Some(refusal)),
-        _ if reply.head.status >= 500 => (Refusal::ServerError, None),
-        _ => (Refusal::Client, None),
-    };
-    Err(Failure::Held(refusal, held_of(flow.proxy, request, reply, meaning)))
-}
-
-async fn deliver_direct(
-    flow: &mut Flow<'_>,
-    request: &mut ScannedRequest,
-    mut reply: Reply<'_>,
-    may_miss: bool,
-) -> Result<AttemptEnd, Failure> {
-    if may_miss && matches!(reply.head.status, 404 | 405 | 501) {
-        // Read, so that the connection may be used again.
-        let read = reply.exchange.read_until(&mut reply.started, |read| read.len() >= MAX_HELD);
-        if matches!(read.await, Err(ExchangeError::ClientGone)) {
-            return Err(Failure::ClientGone);
-        }
-        keep_connection(flow.proxy, reply);
-        return Ok(AttemptEnd::Elsewhere(Elsewhere::Missing));
-    }
-    request.body = None;
-    Ok(AttemptEnd::Relayed(relay(flow, request, reply).await))
 }

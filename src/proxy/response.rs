@@ -5,9 +5,7 @@ mod broken_end;
 mod converted;
 mod fields;
 mod framing;
-mod gathered;
 mod held;
-mod switched;
 
 use penstock_api::Work;
 use penstock_api::units::Timestamp;
@@ -38,11 +36,10 @@ use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
 use fields::{add_decision, add_tier, requested_timing};
 
+pub(crate) use converted::{claim_conversion, convert};
 pub(crate) use fields::add_edits;
 pub(crate) use framing::learn_framing;
-pub(super) use gathered::gather;
 pub(crate) use held::{held_of, keep_connection};
-pub(super) use switched::switch;
 
 /// Relays a response to the client.
 pub(crate) async fn relay(
@@ -198,7 +195,7 @@ async fn send_head(
 }
 
 /// Records the head of a response.
-pub(super) fn record_head(
+pub(crate) fn record_head(
     ctx: &mut RequestContext,
     request: &ScannedRequest,
     reply: &mut Reply<'_>,

@@ -4,7 +4,7 @@ use penstock_api::OllamaRoute;
 use penstock_core::routing::Way;
 
 use crate::data_port::target::Target;
-use crate::proxy::ambiguous_fields::{ambiguous, deciding};
+use crate::direct::ambiguous_fields::{ambiguous, deciding};
 use crate::proxy::failure::OwnError;
 
 /// Checks the query of a request. If the body decides, the query may have no deciding field. If the

@@ -5,8 +5,8 @@ use penstock_api::{ErrorCode, ModelCommand};
 use penstock_core::fleet::{Backend, Topology};
 use serde_json::Value;
 
+use crate::direct::ambiguous_fields;
 use crate::proxy::allowed_models;
-use crate::proxy::ambiguous_fields;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
 

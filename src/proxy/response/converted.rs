@@ -79,12 +79,12 @@ pub(super) async fn relay_whole(
 const CONVERSION_SHARE: usize = 5;
 
 /// Claims memory for the conversion of a response of `bytes`. A single one finds it in any case.
-pub(super) fn claim_conversion(claim: &mut BodyClaim, bytes: usize) -> bool {
+pub(crate) fn claim_conversion(claim: &mut BodyClaim, bytes: usize) -> bool {
     claim.grow_to(bytes.saturating_mul(CONVERSION_SHARE).min(claim.limit()))
 }
 
 /// Converts a whole response.
-pub(super) fn convert(converter: &mut Converter, body: Bytes) -> Result<Bytes, OwnError> {
+pub(crate) fn convert(converter: &mut Converter, body: Bytes) -> Result<Bytes, OwnError> {
     converter.apply(body, true, now()).map_err(|code| {
         let message = converter.failure().unwrap_or_else(|| timeout_message(code).to_owned());
         OwnError::new(code, message)

@@ -1,6 +1,7 @@
 //! Responses that become text, for an ensemble: read whole, and converted if the backend serves
 //! another API.
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use penstock_api::ErrorCode;
 use penstock_dialect::response_text;
@@ -11,14 +12,43 @@ use crate::proxy::conversion::WayBack;
 use crate::proxy::exchange::Reply;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
+use crate::proxy::forward::{TakeResponse, judge};
 use crate::proxy::request::{RequestView, ScannedRequest};
-use crate::proxy::response::converted::{claim_conversion, convert};
+use crate::proxy::response::{claim_conversion, convert, held_of, record_head};
 use crate::proxy::rewrite::conversions::converter;
-use crate::upstream::failure::{ExchangeError, Failure};
+use crate::upstream::disposition::Disposition;
+use crate::upstream::failure::{ExchangeError, Failure, Refusal};
 use crate::upstream::relay::ReadWholeError;
 
+/// A call of an ensemble: it takes the text of its response.
+pub(crate) struct TextCall;
+
+#[async_trait]
+impl TakeResponse for TextCall {
+    async fn take(
+        &self,
+        flow: &mut Flow<'_>,
+        request: &mut ScannedRequest,
+        mut reply: Reply<'_>,
+    ) -> Result<AttemptEnd, Failure> {
+        let disposition = judge(request.view(flow.ctx), &mut reply, true).await?;
+        record_head(flow.ctx, request, &mut reply);
+        let (refusal, meaning) = match disposition {
+            Disposition::Relay if matches!(reply.head.status, 200..=299) => {
+                let way_back =
+                    request.conversion.take().map(|conversion| conversion.into_way_back());
+                return gather(flow, request, reply, way_back).await;
+            }
+            Disposition::Hold(refusal) => (refusal, Some(refusal)),
+            _ if reply.head.status >= 500 => (Refusal::ServerError, None),
+            _ => (Refusal::Client, None),
+        };
+        Err(Failure::Held(refusal, held_of(flow.proxy, request, reply, meaning)))
+    }
+}
+
 /// Reads a whole response as text. `way_back`: its conversion.
-pub(crate) async fn gather(
+async fn gather(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reply: Reply<'_>,

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use http::header::{self, HeaderValue};
 use penstock_api::units::{Timestamp, to_micros};
 use penstock_clock::now;
@@ -16,9 +17,14 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
+use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::exchange::Reply;
 use crate::proxy::flow::{Flow, Served};
+use crate::proxy::forward::TakeResponse;
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
+use crate::proxy::request::ScannedRequest;
+use crate::proxy::response::relay;
+use crate::upstream::failure::Failure;
 
 /// The longest single read.
 const READ: usize = 16 * 1024;
@@ -27,8 +33,30 @@ const TICK: Duration = Duration::from_millis(250);
 /// The time that both sides have to close after a tunnel was ended.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// A client that requests to switch to a protocol.
+pub(crate) struct Switch {
+    pub(crate) protocol: HeaderValue,
+}
+
+#[async_trait]
+impl TakeResponse for Switch {
+    async fn take(
+        &self,
+        flow: &mut Flow<'_>,
+        request: &mut ScannedRequest,
+        reply: Reply<'_>,
+    ) -> Result<AttemptEnd, Failure> {
+        let served = match reply.head.status {
+            101 => switch(flow, reply, self.protocol.clone()).await,
+            // The backend refuses to switch: its response is an ordinary one.
+            _ => relay(flow, request, reply).await,
+        };
+        Ok(AttemptEnd::Relayed(served))
+    }
+}
+
 /// Passes the switch on to the client, and then the bytes.
-pub(crate) async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: HeaderValue) -> Served {
+async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: HeaderValue) -> Served {
     let Reply { exchange, head, attempt, .. } = reply;
     flow.ctx.record.response.status = 101;
     flow.ctx.record_backend(attempt.serving, attempt.backend);
