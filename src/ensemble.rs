@@ -184,7 +184,7 @@ impl Ensemble<'_> {
         stage: EnsembleStage,
         body: impl Fn(&Self, EnsembleCall, usize) -> Option<(Operation, Vec<u8>)>,
     ) -> Result<Vec<CallReport>, NoDraft> {
-        let deadline = deadline(flow.ctx);
+        let stage_end = stage_end(flow.ctx);
         let of_stage = EnsemblePlan::calls().filter(|call| call.stage == stage);
         let (mut calls, mut reports) = (Vec::new(), Vec::new());
         for (number, call) in of_stage.enumerate() {
@@ -193,7 +193,7 @@ impl Ensemble<'_> {
             let prepared = match self.held(flow.ctx, operation, bytes.into()) {
                 Ok((profile, held)) => {
                     let named = Named { profile, model, inserts_model: false };
-                    Box::pin(Call::new(flow, call, named, held, deadline)).await
+                    Box::pin(Call::new(flow, call, named, held, stage_end)).await
                 }
                 Err(error) => Err(error),
             };
@@ -249,8 +249,8 @@ impl Ensemble<'_> {
     }
 }
 
-/// The deadline of the calls of a stage that starts now.
-fn deadline(ctx: &RequestContext) -> Timestamp {
+/// The time by which the calls of a stage that starts now must end.
+fn stage_end(ctx: &RequestContext) -> Timestamp {
     let config = &ctx.generation.config;
     let end = now().after(config.ensembles.stage_timeout);
     let total = config.timeouts.total.map(|limit| ctx.arrived_at.after(limit));

@@ -62,7 +62,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A call for a client, which ends at `deadline` at the latest.
+    /// A call for a client, which ends at `stage_end` at the latest.
     ///
     /// # Errors
     /// When the client's key may not use the model.
@@ -71,7 +71,7 @@ impl Call {
         call: EnsembleCall,
         named: Named,
         body: HeldBody,
-        deadline: Timestamp,
+        stage_end: Timestamp,
     ) -> Result<Self, OwnError> {
         let ctx = &*flow.ctx;
         let operation = named.profile.operation;
@@ -99,7 +99,7 @@ impl Call {
             ..RequestContext::new(Arc::clone(&ctx.generation), counted)
         };
         let request = admit(&mut flow.of_call(&mut own), named, body).await?;
-        let request = ScannedRequest { deadline: Some(deadline), ..request };
+        let request = ScannedRequest { must_end_by: Some(stage_end), ..request };
         Ok(Self { call, ctx: own, request, has_met_limit: false })
     }
 

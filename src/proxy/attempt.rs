@@ -124,8 +124,7 @@ impl<'a> Attempt<'a> {
 
     /// The backend's name for the model; `None` for the name that the client sent.
     pub(crate) fn upstream_name<'b>(&'b self, request: &'b ScannedRequest) -> Option<&'b str> {
-        let decision = request.decision.as_ref();
-        let resolved = decision.and_then(|decision| request.fleet.model(decision.model));
+        let resolved = self.fleet.model(self.decision.model);
         let configured = self.serving.upstream_id.as_deref();
         let name = configured.or(resolved.map(|model| &*model.name));
         // Such an engine gets the client's spelling: the body then passes unchanged.

@@ -77,7 +77,8 @@ pub(super) async fn exchange<'a>(
     attempt: &'a Attempt<'a>,
     permit: &'a mut Permit,
 ) -> Result<Reply<'a>, Failure> {
-    let mut interrupts = Interrupts::new(attempt.client, deadline(request.view(flow.ctx), attempt));
+    let mut interrupts =
+        Interrupts::new(attempt.client, attempt_deadline(request.view(flow.ctx), attempt));
     // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
     // connection: 1 % of back-to-back streams failed. Only connections idle for `SETTLE` are
     // reused.
@@ -119,11 +120,15 @@ pub(super) async fn exchange<'a>(
     }
 }
 
-fn deadline(RequestView { ctx, request }: RequestView<'_>, attempt: &Attempt<'_>) -> Deadline {
+/// The deadline of an attempt, by the timeouts of the backend and the end of the whole request.
+fn attempt_deadline(
+    RequestView { ctx, request }: RequestView<'_>,
+    attempt: &Attempt<'_>,
+) -> Deadline {
     let timeouts = &attempt.serving.timeouts;
     // From the arrival: earlier attempts and the wait in a queue count.
     let total = timeouts.total.map(|limit| ctx.arrived_at.after(limit));
-    let total = [total, request.deadline].into_iter().flatten().min();
+    let total = [total, request.must_end_by].into_iter().flatten().min();
     let (limit, code) = match request.profile.streaming {
         // Tokens show the progress of a stream; a whole response shows none before its end.
         true => (timeouts.first_token, ErrorCode::FirstTokenTimeout),

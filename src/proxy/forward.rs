@@ -34,7 +34,7 @@ const FIRST_EVENT: Duration = Duration::from_millis(250);
 
 /// The longest wait of an error for its body: a backend that hangs after the head has said enough
 /// by its status.
-const ERROR_BODY: Duration = Duration::from_secs(2);
+const MAX_ERROR_WAIT: Duration = Duration::from_secs(2);
 
 /// The recipient of an attempt's response.
 #[derive(Clone, Copy)]
@@ -179,7 +179,7 @@ pub(crate) async fn judge(
                 continue;
             }
         }
-        let limit = if is_success { FIRST_EVENT } else { ERROR_BODY };
+        let limit = if is_success { FIRST_EVENT } else { MAX_ERROR_WAIT };
         let late = late.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         let known = reply.started.payload().len();
         let read = reply.exchange.read_until(&mut reply.started, |payload| payload.len() > known);
@@ -193,7 +193,7 @@ pub(crate) async fn judge(
                     is_over = true;
                     // The announced body may never come: the client is not kept waiting for it.
                     let deadline = &mut reply.exchange.interrupts.deadline;
-                    deadline.set(now(), ERROR_BODY, ErrorCode::ResponseTimeout);
+                    deadline.set(now(), MAX_ERROR_WAIT, ErrorCode::ResponseTimeout);
                     continue;
                 }
             },

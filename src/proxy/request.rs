@@ -75,7 +75,7 @@ pub(crate) struct ScannedRequest {
     /// True if its stream is to end with usage, although its client did not request that.
     pub(crate) adds_usage: bool,
     /// The time by which the request must end, whatever the timeouts allow.
-    pub(crate) deadline: Option<Timestamp>,
+    pub(crate) must_end_by: Option<Timestamp>,
     pub(crate) objectives: Objectives,
     pub(crate) policy: PolicyScope,
 }
@@ -119,7 +119,7 @@ impl ScannedRequest {
             upgrade: None,
             shift: None,
             adds_usage: false,
-            deadline: None,
+            must_end_by: None,
             objectives: Objectives::default(),
             policy: PolicyScope::default(),
         }

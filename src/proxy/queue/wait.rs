@@ -213,7 +213,7 @@ fn join(
     let until = *flow.ctx.record.queue.until.get_or_insert(since.after(config.timeout));
     let total = flow.ctx.generation.config.timeouts.total;
     let total = total.map(|limit| flow.ctx.arrived_at.after(limit));
-    let until = total.into_iter().chain(request.deadline).fold(until, Timestamp::min);
+    let until = total.into_iter().chain(request.must_end_by).fold(until, Timestamp::min);
     let is_too_late = reason.as_ref().is_some_and(|reason| is_too_late(reason, until));
     let awaited = awaited(request.view(flow.ctx)).filter(|_| !is_too_late);
     let Some((model, Passed { backends, .. })) = awaited else {

@@ -17,7 +17,7 @@ use crate::upstream::own_key::OwnKey;
 
 /// The longest wait for the rest of an error, in which the backend's key is masked: its beginning
 /// has been waited for.
-const ERROR_BODY: Duration = Duration::from_millis(250);
+const MAX_MASK_WAIT: Duration = Duration::from_millis(250);
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
 /// `refusal`: the reason, if it is held for what it says.
@@ -63,7 +63,7 @@ pub(super) async fn mask_error(key: OwnKey<'_>, reply: &mut Reply<'_>) {
     // Whatever ends the read ends the relay, too.
     let Reply { exchange, started, .. } = reply;
     let read = exchange.read_until(started, |payload| payload.len() >= MAX_HELD);
-    _ = tokio::time::timeout(ERROR_BODY, read).await;
+    _ = tokio::time::timeout(MAX_MASK_WAIT, read).await;
     started.change(|payload| key.mask(payload));
 }
 

@@ -89,12 +89,12 @@ async fn end_without_count(
     .read_result(terms.sent);
     match Disposition::of(&terms, &seen) {
         Some(Disposition::Hold(refusal)) => {
-            AttemptEnd::Failed(Failure::Held(refusal, held_of(&terms, response)))
+            AttemptEnd::Failed(Failure::Held(refusal, held_refusal(&terms, response)))
         }
         // The engine's 4xx is about the request.
         Some(Disposition::ConvertError) if response.status < 500 => {
             flow.ctx.record_backend(attempt.serving, attempt.backend);
-            let held = held_of(&terms, response);
+            let held = held_refusal(&terms, response);
             AttemptEnd::Relayed(send_held(flow, held, false).await)
         }
         _ if response.is_success() => cannot_count(flow, attempt, "its response has no count"),
@@ -103,7 +103,7 @@ async fn end_without_count(
 }
 
 /// Holds a refusal, in the client's dialect.
-fn held_of(terms: &ResponseTerms<'_>, response: EngineResponse) -> HeldResponse {
+fn held_refusal(terms: &ResponseTerms<'_>, response: EngineResponse) -> HeldResponse {
     let mut held = HeldResponse::new(response.header, response.body, response.claim);
     // SDKs go by the status: with the engine's 200 they would take the error for a response.
     if held.status < 400 {
