@@ -97,6 +97,7 @@ impl<'a> Attempt<'a> {
             _ => Capabilities::NONE,
         };
         let may_differ = matches!(status, 400 | 404 | 413 | 422 | 500 | 501);
+        let may_drop = matches!(status, 400 | 422 | 500 | 501);
         let model = self.fleet.model(self.decision.model).filter(|_| may_differ);
         let (profile, tried, own) = (&request.profile, &request.tried, self.serving);
         let is_elsewhere = model.is_some_and(|one| one.may_serve_elsewhere(profile, own, tried));
@@ -111,8 +112,8 @@ impl<'a> Attempt<'a> {
             has_head: ctx.record.queue.is_kept_alive,
             is_gathered,
             retries_5xx: ctx.generation.config.routing.retry_5xx,
-            may_shorten: false,
-            may_drop: Capabilities::NONE,
+            may_shorten: request.shift.as_ref().is_some_and(|shift| shift.reads(status)),
+            may_drop: if may_drop { removable(request, ctx) } else { Capabilities::NONE },
             needs,
             elsewhere: if is_elsewhere { needs } else { Capabilities::NONE },
             contexts: model.and_then(|model| Contexts::of(model, own, profile, tried)),
@@ -131,6 +132,18 @@ impl<'a> Attempt<'a> {
         let takes_any = self.engine().row().takes_any_spelling;
         name.filter(|name| !(takes_any && is_same_model(name, &request.model)))
     }
+}
+
+/// The capabilities that may be removed from the request (`routing.retry_without`).
+fn removable(request: &ScannedRequest, ctx: &RequestContext) -> Capabilities {
+    let operation = request.profile.operation;
+    if operation != Operation::OllamaGenerate && operation.row().messages_member().is_none() {
+        return Capabilities::NONE;
+    }
+    let allowed = ctx.generation.config.routing.retry_without;
+    let needs = request.profile.needs;
+    let kept = needs.without(allowed);
+    needs.without(kept)
 }
 
 /// The in-flight permit of an attempt; empty once the backend's part is over.

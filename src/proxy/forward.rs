@@ -21,7 +21,7 @@ use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::proxy::response::{held_of, learn_framing, relay};
 use crate::proxy::rewrite::adapt;
-use crate::proxy::rewrite::unsupported::{removable, remove_unsupported};
+use crate::proxy::rewrite::unsupported::remove_unsupported;
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::disposition::{Disposition, SeenResponse};
 use crate::upstream::failure::{ConnectError, ExchangeError, Failure};
@@ -152,11 +152,7 @@ pub(crate) async fn judge(
     let status = reply.head.status;
     let is_success = matches!(status, 200..=299);
     let (mut has_started, mut is_over, mut late) = (false, false, None);
-    let mut terms = reply.attempt.response_terms(view.request, view.ctx, status, is_gathered);
-    terms.may_shorten = view.request.shift.as_ref().is_some_and(|shift| shift.reads(status));
-    if matches!(status, 400 | 422 | 500 | 501) {
-        terms.may_drop = removable(view);
-    }
+    let terms = reply.attempt.response_terms(view.request, view.ctx, status, is_gathered);
     loop {
         if let Some(expected) = reply.open_framing(view.request) {
             learn_framing(expected, reply);
