@@ -57,13 +57,10 @@ fn busy(status: u16, usual: u16) -> Outcome {
     Outcome::Busy { cooldown: Duration::ZERO, status }
 }
 
-/// The outcome of a response that cannot be had. A shortage of penstock's memory says nothing about
-/// the backend.
+/// The outcome of a response that cannot be had. If penstock is too busy to hold it, that says
+/// nothing about the backend.
 pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
-    match code {
-        ErrorCode::ResponseMemoryFull => Outcome::Shortage,
-        _ => Outcome::Fault,
-    }
+    if code.row().is_busy { Outcome::Shortage } else { Outcome::Fault }
 }
 
 /// The error of a failed attempt; `None` if its client left, which is no error.
@@ -182,10 +179,8 @@ pub(crate) struct OwnError {
 
 impl OwnError {
     pub(crate) fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        // Nothing was started anywhere, so an early retry is safe.
-        let is_safe = code.row().status == 503 || code == ErrorCode::ConnectTimeout;
-        let retry_after = is_safe.then_some(Duration::from_secs(1));
         let message = bounded(message.into());
+        let retry_after = code.row().retry_after;
         Self { code, message, param: None, retry_after, closes: false, is_final: false }
     }
 

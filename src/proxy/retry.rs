@@ -7,7 +7,7 @@ pub(crate) use last_response::route_error;
 
 use std::sync::Arc;
 
-use penstock_api::{BodyFormat, Operation, Operations};
+use penstock_api::Effect;
 use penstock_clock::now;
 use penstock_config::RetryUnanswered;
 use penstock_core::fleet::Topology;
@@ -258,20 +258,11 @@ pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: 
 /// Returns whether the request may be sent again after it was lost: it has no effect beside its
 /// response.
 fn is_repeatable(request: &ScannedRequest) -> bool {
-    let operation = request.profile.operation;
-    if operation == Operation::Responses {
-        // Responses are stored unless the request switches that off.
-        return is_switched_off(request.body(), b"store");
+    match request.profile.operation.row().effect {
+        Effect::None => request.profile.residency_change.is_none(),
+        Effect::StoredResponse => is_switched_off(request.body(), b"store"),
+        Effect::Lasting => false,
     }
-    // Uploads are no JSON.
-    let has_effects = operation.row().body != BodyFormat::Json
-        || Operations::of(&[
-            Operation::Passthrough,
-            Operation::Speech,
-            Operation::ImageGenerations,
-        ])
-        .contains(operation);
-    !has_effects && request.profile.residency_change.is_none()
 }
 
 /// Records how many tokens of the prompt were expected in the cache, beside the engine's count of

@@ -3,6 +3,8 @@
 
 mod rows;
 
+use std::time::Duration;
+
 pub use rows::ERROR_CODES;
 
 /// The cause of an error, as clients see it in `error.code`.
@@ -80,7 +82,10 @@ pub struct ErrorRow {
     pub kind: &'static str,
     /// The value of `x-should-retry`.
     pub retry: bool,
-    /// True if requests that end with it count as `busy`, not as a fault or a client's error.
+    /// The `Retry-After` of a response that knows no better time.
+    pub retry_after: Option<Duration>,
+    /// True if requests that end with it count as `busy`. Those of the other codes count by their
+    /// status, as a fault or a client's error.
     pub is_busy: bool,
     /// The message of an attempt that ends with it, if the code alone determines the message.
     pub message: Option<&'static str>,

@@ -51,8 +51,8 @@ pub use model_name::{
 pub use offer::Offer;
 pub use ollama_route::{ModelCommand, OLLAMA_ROUTES, OllamaRoute, OllamaRow};
 pub use operation::{
-    BodyFormat, EventForm, OPERATIONS, Operation, OperationRow, ResultFormat, Work, error_event,
-    unstarted_error_event,
+    BodyFormat, Effect, EventForm, OPERATIONS, Operation, OperationRow, ResultFormat, Work,
+    error_event, unstarted_error_event,
 };
 pub use operations::Operations;
 pub use overflow::ContextOverflow;

@@ -93,6 +93,16 @@ pub enum ResultFormat {
     Audio,
 }
 
+/// The effect of a request beside its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    None,
+    /// The engine stores the response, unless the request switches that off (`store`).
+    StoredResponse,
+    /// A cost or a change that a second request would repeat.
+    Lasting,
+}
+
 /// The work of an engine on the prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
@@ -142,6 +152,8 @@ pub struct OperationRow {
     pub prompt: &'static [PromptField],
     /// The engine's work on the prompt.
     pub work: Work,
+    /// Its effect beside the response.
+    pub effect: Effect,
     /// True if its API lets a client leave out `model`.
     pub model_is_optional: bool,
     /// The form of tokens in its events.
@@ -241,6 +253,23 @@ mod tests {
         let names: Vec<_> = with_messages.map(|row| row.name).collect();
         assert_eq!(names, ["chat", "responses", "messages", "ollama_chat"]);
         assert_eq!(Operation::Responses.row().messages_member(), Some("input"));
+    }
+
+    #[test]
+    fn operations_with_an_effect_are_not_repeated() {
+        let with = |effect| {
+            let rows = OPERATIONS.iter().filter(move |row| row.effect == effect);
+            rows.map(|row| row.name).collect::<Vec<_>>()
+        };
+        assert_eq!(with(Effect::StoredResponse), ["responses"]);
+        let lasting = with(Effect::Lasting);
+        let uploads = OPERATIONS.iter().filter(|row| row.body == BodyFormat::Multipart);
+        assert!(uploads.clone().count() > 0);
+        assert!(uploads.clone().all(|row| row.effect == Effect::Lasting));
+        assert_eq!(lasting.len(), uploads.count() + 3, "{lasting:?}");
+        for name in ["passthrough", "speech", "image_generations"] {
+            assert!(lasting.contains(&name), "{name}");
+        }
     }
 
     #[test]

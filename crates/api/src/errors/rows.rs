@@ -1,9 +1,13 @@
 //! The table of error codes.
 
+use std::time::Duration;
+
 use super::{ErrorCode, ErrorRow};
 
 const REQUEST: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
+/// The time after which a request that was not started may come again.
+const EARLY: Duration = Duration::from_secs(1);
 
 const fn error(code: ErrorCode, name: &'static str, status: u16, when: &'static str) -> ErrorRow {
     let kind = match status {
@@ -14,7 +18,9 @@ const fn error(code: ErrorCode, name: &'static str, status: u16, when: &'static 
     };
     // A retry with the same bytes gets the same 4xx; 429 and 503 are temporary.
     let retry = matches!(status, 408 | 429 | 502 | 503 | 504);
-    ErrorRow { code, name, status, kind, retry, is_busy: false, message: None, when }
+    // Nothing was started anywhere, so an early retry is safe.
+    let retry_after = if status == 503 { Some(EARLY) } else { None };
+    ErrorRow { code, name, status, kind, retry, retry_after, is_busy: false, message: None, when }
 }
 
 /// A row that counts as `busy`.
@@ -288,13 +294,16 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         504,
         "the request waited for `queue.timeout`, and no backend had room; see `Retry-After`",
     ),
-    error(
-        ErrorCode::ConnectTimeout,
-        "connect_timeout",
-        504,
-        "no backend accepted a connection within `timeouts.connect`",
-    )
-    .saying("No backend accepted a connection in time"),
+    ErrorRow {
+        retry_after: Some(EARLY),
+        ..error(
+            ErrorCode::ConnectTimeout,
+            "connect_timeout",
+            504,
+            "no backend accepted a connection within `timeouts.connect`",
+        )
+        .saying("No backend accepted a connection in time")
+    },
     error(
         ErrorCode::FirstTokenTimeout,
         "first_token_timeout",

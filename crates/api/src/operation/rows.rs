@@ -1,6 +1,6 @@
 //! The rows of the operation table.
 
-use super::{BodyFormat, EventForm, Operation, OperationRow, ResultFormat, Work};
+use super::{BodyFormat, Effect, EventForm, Operation, OperationRow, ResultFormat, Work};
 use crate::dialect::{self, Dialect};
 use crate::prompt::{Layout, PromptField, counted, images, main, system};
 
@@ -20,6 +20,7 @@ const fn row(
         result: ResultFormat::Json,
         prompt,
         work: Work::Inference,
+        effect: Effect::None,
         model_is_optional: false,
         events: EventForm::Any,
         streams_by_default: false,
@@ -61,6 +62,11 @@ const fn text(row: OperationRow) -> OperationRow {
     OperationRow { work: Work::Text, ..row }
 }
 
+/// An operation on a file, which the request uploads.
+const fn upload(row: OperationRow) -> OperationRow {
+    OperationRow { body: BodyFormat::Multipart, effect: Effect::Lasting, ..row }
+}
+
 /// An operation on images. OpenAI picks a model for requests without one.
 const fn image(
     operation: Operation,
@@ -68,7 +74,7 @@ const fn image(
     paths: &'static [&'static str],
 ) -> OperationRow {
     let row = row(operation, name, paths, &[], "generate_content");
-    OperationRow { body: BodyFormat::Multipart, model_is_optional: true, ..row }
+    OperationRow { model_is_optional: true, ..upload(row) }
 }
 
 /// An operation that makes text of an audio file.
@@ -78,7 +84,7 @@ const fn audio(
     paths: &'static [&'static str],
 ) -> OperationRow {
     let row = row(operation, name, paths, &[], "generate_content");
-    OperationRow { body: BodyFormat::Multipart, result: ResultFormat::Text, ..row }
+    OperationRow { result: ResultFormat::Text, ..upload(row) }
 }
 
 const CHAT_PROMPT: &[PromptField] = &[main("messages", Layout::Messages)];
@@ -150,6 +156,7 @@ pub const OPERATIONS: &[OperationRow] = &[
         &[Operation::OllamaEmbed],
     ),
     OperationRow {
+        effect: Effect::StoredResponse,
         stream_error: Some(dialect::response_failed),
         unstarted_error: Some(dialect::response_refused),
         converts_to: &[Operation::Chat, Operation::Messages, Operation::OllamaChat],
@@ -198,6 +205,7 @@ pub const OPERATIONS: &[OperationRow] = &[
     },
     OperationRow {
         result: ResultFormat::Audio,
+        effect: Effect::Lasting,
         ..row(Operation::Speech, "speech", &["/v1/audio/speech"], PLAIN_INPUT, "generate_content")
     },
     audio(Operation::Transcriptions, "transcriptions", &["/v1/audio/transcriptions"]),
@@ -317,5 +325,9 @@ pub const OPERATIONS: &[OperationRow] = &[
             "embeddings",
         )
     },
-    text(row(Operation::Passthrough, "passthrough", &[], &[], "passthrough")),
+    OperationRow {
+        // Its path may stand for anything.
+        effect: Effect::Lasting,
+        ..text(row(Operation::Passthrough, "passthrough", &[], &[], "passthrough"))
+    },
 ];
