@@ -28,11 +28,11 @@ impl Default for BatchRatios {
 
 impl BatchRatios {
     /// The ratios of an engine whose batches are all on the line.
-    pub const ON_THE_LINE: Self = Self([UNIT; BATCHES]);
+    pub(crate) const ON_THE_LINE: Self = Self([UNIT; BATCHES]);
 
     /// Returns the ratio of a batch of `decodes` requests.
     #[inline(always)]
-    pub fn of(&self, decodes: f64) -> f64 {
+    pub(crate) fn of(&self, decodes: f64) -> f64 {
         let parts = index(decodes).and_then(|at| self.0.get(at)).copied().unwrap_or(UNIT);
         f64::from(parts) * (1.0 / f64::from(UNIT))
     }

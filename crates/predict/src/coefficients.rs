@@ -36,7 +36,7 @@ impl Coefficients {
 
     /// Returns the time that `decodes` more requests add to a step, whatever the size of the batch.
     #[inline]
-    pub fn added_us(&self, decodes: f64, context_tokens: f64) -> f64 {
+    pub(crate) fn added_us(&self, decodes: f64, context_tokens: f64) -> f64 {
         self.decode_us * decodes + self.context_us * context_tokens
     }
 

@@ -49,6 +49,7 @@ mod tokenizer;
 mod wait_curve;
 
 pub use backend::{BackendPredictor, ReportedLimits};
+pub use batch_ratios::BatchRatios;
 pub use coefficients::Coefficients;
 pub use engine_load::EngineLoad;
 pub use learned_state::LearnedState;

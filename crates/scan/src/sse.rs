@@ -98,7 +98,7 @@ impl EventScanner {
     }
 
     /// Returns whether the stream starts with the refusal of something before an engine.
-    pub fn has_foreign(&self) -> bool {
+    pub(crate) fn has_foreign(&self) -> bool {
         self.passed.foreign
     }
 
