@@ -97,6 +97,7 @@ fn money_of_a_later_part_counts_if_the_clock_is_set_back() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn reload_that_reorders_budgets_locks_in_one_order() {
     let yaml = |first: &str, second: &str| {
         let text = format!(
@@ -206,6 +207,7 @@ fn money_of_another_process_is_added_once() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn no_interleaving_of_64_threads_spends_more_than_the_amount() {
     let budgets =
         budgets("  - { name: all, amount: 1 }\n  - { name: key, amount: 0.3, per: key }\n");

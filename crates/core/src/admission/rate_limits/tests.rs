@@ -51,6 +51,7 @@ fn requests_are_limited_to_a_burst_and_then_to_the_rate() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn threads_never_get_more_than_the_limit() {
     for round in 0..20 {
         let limits = limits(500, 100_000, 0, 0);
@@ -74,6 +75,7 @@ fn threads_never_get_more_than_the_limit() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn threads_never_hold_more_slots_than_the_limit() {
     let limits = limits(0, 0, 0, 3);
     let (limiter, held, most) = (limiter(), AtomicUsize::new(0), AtomicUsize::new(0));

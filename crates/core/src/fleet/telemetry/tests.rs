@@ -126,6 +126,7 @@ fn cache_capacity_comes_from_blocks_or_tokens() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn concurrent_readers_never_see_a_torn_sample() {
     let telemetry = Telemetry::default();
     let is_over = AtomicBool::new(false);

@@ -297,6 +297,7 @@ proptest! {
 
     /// O7: no backend exceeds its limit while another has room, whether or not requests may spill.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
     fn parallel_picks_use_every_slot_before_any_limit_is_exceeded(
         (backends, limit, picks) in (1..5_usize, 1..4_u32, 1..16_u32),
         resident in prop::collection::vec(any::<bool>(), 5),

@@ -70,6 +70,7 @@ fn check(fleet: &Topology, model: &str, decided: Result<RoutingDecision, RouteEr
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn every_decision_is_a_candidate_of_its_snapshot() {
     for strategy in ["smart", "round_robin", "priority_only", "random", "deployment"] {
         let backends: String =
@@ -99,6 +100,7 @@ fn every_decision_is_a_candidate_of_its_snapshot() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn parallel_picks_never_exceed_a_limit() {
     let limits = [1_u32, 2, 3, 7, 11];
     let backends: String = limits

@@ -230,6 +230,7 @@ fn learn(fleet: &Fleet, millis: u64) -> std::sync::Arc<crate::fleet::ModelState>
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn one_of_many_threads_tries_a_backend_beyond_the_bounds_of_quality() {
     let quality = "policies: [{ name: fast, quality: { max_ttft: 500ms, min_requests: 10 } }]\n";
     let mut fleet = near_and_far(quality);

@@ -121,6 +121,7 @@ fn sweep(seed: u64) -> Vec<f64> {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "the test is about several threads")]
 fn requests_concentrate_as_prefixes_count_more() {
     let rows: Vec<(u64, Vec<f64>)> = thread::scope(|scope| {
         let started: Vec<_> =
