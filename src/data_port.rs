@@ -113,8 +113,10 @@ impl ProxyHttp for DataPlane {
         if flow.ctx.holds_limits() {
             settle_rate(flow.ctx);
         }
-        let response = &flow.ctx.record.response;
-        settle_charge(&self.0, flow.ctx, response.usage, response.token_events);
+        if flow.ctx.charge.is_some() {
+            let response = &flow.ctx.record.response;
+            settle_charge(&self.0, flow.ctx, response.usage, response.token_events);
+        }
         flow.report_end();
         served.map(|()| true)
     }

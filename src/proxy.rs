@@ -38,6 +38,7 @@ pub(crate) mod rate_limits;
 pub(crate) mod replay;
 pub(crate) mod request;
 pub(crate) mod response;
+pub(crate) mod response_fields;
 pub(crate) mod response_ids;
 pub(crate) mod retry;
 pub(crate) mod return_time;

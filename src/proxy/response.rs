@@ -3,7 +3,6 @@
 
 mod broken_end;
 mod converted;
-mod fields;
 mod framing;
 mod held;
 
@@ -26,6 +25,7 @@ use crate::proxy::own_response::{
 use crate::proxy::queue::settle_charge;
 use crate::proxy::rate_limits::{Streamed, settle_rate_of};
 use crate::proxy::request::{RequestView, ScannedRequest};
+use crate::proxy::response_fields::{add_decision, add_edits, add_tier, requested_timing};
 use crate::proxy::rewrite::{ResponseChange, change_of};
 use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{
@@ -34,10 +34,8 @@ use crate::upstream::relay::{
 use crate::upstream::response_head::{Framing, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
-use fields::{add_decision, add_tier, requested_timing};
 
 pub(crate) use converted::{claim_conversion, convert};
-pub(crate) use fields::add_edits;
 pub(crate) use framing::learn_framing;
 pub(crate) use held::{held_of, keep_connection};
 
@@ -329,7 +327,9 @@ impl RelayObserver for RelayProgress<'_> {
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };
         let ctx = self.view.ctx;
         // Before the release: the next owner in turn is picked then.
-        settle_charge(self.proxy, ctx, result.usage, monitor.tokens);
+        if ctx.charge.is_some() {
+            settle_charge(self.proxy, ctx, result.usage, monitor.tokens);
+        }
         record_outcome(self.attempt, self.permit, &result, ctx, self.proxy);
         if ctx.holds_limits() {
             let is_whole = matches!(outcome, Outcome::Ok | Outcome::Empty);

@@ -19,7 +19,7 @@ use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{add_common_fields, add_stream_fields, frame_open_end};
 use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::ScannedRequest;
-use crate::proxy::response::add_edits;
+use crate::proxy::response_fields::add_edits;
 use crate::upstream::relay::ResponseSink;
 
 /// The longest time that a client may take to read the bytes once it is its request's turn: the
