@@ -14,7 +14,7 @@ use penstock_sim::replay::ReplayReport;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
-use super::reload_gate::{GateError, simulate};
+use super::reload_gate::{GateError, simulate, simulated_config};
 use crate::discovery::{DiscoveryService, look_up_groups};
 use crate::downstream::port_tls::Look;
 use crate::lifecycle::SHADOW_HOST;
@@ -150,6 +150,9 @@ impl Reloader {
         let groups = look_up_groups(&config, before.fleet.groups()).await;
         let simulation = self.simulation(&before, &config, &groups, simulate).await?;
         let generation = self.adopt(&before, config, groups).await?;
+        if generation.config.routing.reload_gate.is_some() {
+            self.recent.note_replaced(simulated_config(&before));
+        }
         self.proxy.clients.refresh_certificates(Look::Requested);
         // Only now: a refused configuration changes nothing, not even the log.
         if let Some(apply) = &self.apply_log {

@@ -37,7 +37,8 @@ pub(super) async fn simulate(
     };
     let served = recent.within(window);
     let max_regression = gate.max_regression;
-    let current = with_members(before.config.clone(), before.fleet.groups(), before);
+    let current = simulated_config(before);
+    let (current_since, earlier) = recent.changes();
     let next = with_members(next.clone(), groups, before);
     let topology = before.fleet.topology();
     let blocks = topology.backends.iter().filter_map(|backend| {
@@ -48,9 +49,16 @@ pub(super) async fn simulate(
     });
     let blocks = blocks.collect();
     let comparing = tokio::task::spawn_blocking(move || {
-        Replay { current, next, served: &served, kv_blocks: blocks, max_regression }.compare()
+        let served = &*served;
+        Replay { current, current_since, earlier, next, served, kv_blocks: blocks, max_regression }
+            .compare()
     });
     Ok(comparing.await.map_err(|_ended| GateError::Stopping)??)
+}
+
+/// Returns the configuration of a generation as it is simulated.
+pub(super) fn simulated_config(generation: &Generation) -> Config {
+    with_members(generation.config.clone(), generation.fleet.groups(), generation)
 }
 
 /// Returns the configuration with the members of its groups as backends, each with its known

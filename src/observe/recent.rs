@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use penstock_api::units::to_micros;
+use penstock_api::units::{Timestamp, to_micros};
 use penstock_clock::now;
-use penstock_config::ReloadGateConfig;
+use penstock_config::{Config, ReloadGateConfig};
 use penstock_core::fleet::Outcome;
 use penstock_core::routing::{RequestObserver, RequestOutcome};
-use penstock_sim::replay::ServedRequest;
+use penstock_sim::replay::{EarlierConfig, ServedRequest};
 
 /// The maximum number of requests kept.
 const MAX_REQUESTS: usize = 20_000;
@@ -22,11 +22,33 @@ const MAX_REQUESTS: usize = 20_000;
 pub struct RecentTraffic {
     /// The time that a request is kept, in microseconds; 0 keeps none.
     window: AtomicU64,
+    changes: Mutex<Changes>,
     // Locked once per request at its end, and only if the gate is configured.
     requests: Mutex<VecDeque<ServedRequest>>,
 }
 
+/// The configurations of the recent traffic.
+#[derive(Debug, Default)]
+struct Changes {
+    /// The time since which the one in force serves.
+    since: Timestamp,
+    earlier: Option<EarlierConfig>,
+}
+
 impl RecentTraffic {
+    /// Records that `config` was replaced by another configuration.
+    pub fn note_replaced(&self, config: Config) {
+        let mut changes = self.changes.lock();
+        let (since, until) = (changes.since, now());
+        *changes = Changes { since: until, earlier: Some(EarlierConfig { config, since, until }) };
+    }
+
+    /// Returns the time since which the configuration in force serves, and the one before it.
+    pub fn changes(&self) -> (Timestamp, Option<EarlierConfig>) {
+        let changes = self.changes.lock();
+        (changes.since, changes.earlier.clone())
+    }
+
     /// Applies the configuration: without a gate, nothing is kept.
     pub fn configure(&self, gate: Option<&ReloadGateConfig>) {
         let window = gate.map_or(0, |gate| to_micros(gate.window));
@@ -34,6 +56,7 @@ impl RecentTraffic {
         if window == 0 {
             // A reload may have removed the gate: its memory goes, too.
             *self.requests.lock() = VecDeque::new();
+            self.changes.lock().earlier = None;
         }
     }
 

@@ -88,8 +88,8 @@ pub struct ReplayReport {
     pub requests: usize,
     /// The number of requests that the new configuration would not serve.
     pub unserved: usize,
-    /// The relative error of the simulated mean time to the first token under the current
-    /// configuration.
+    /// The relative error of the simulated mean time to the first token, under the configuration
+    /// that served most of the traffic.
     pub error: f64,
     /// True if the error is small enough to rely on the comparison.
     pub is_reliable: bool,
@@ -103,12 +103,26 @@ pub struct ReplayReport {
 pub struct Replay<'a> {
     /// The current configuration, with the members of its groups as backends.
     pub current: Config,
+    /// The time since which it is in force.
+    pub current_since: Timestamp,
+    /// The configuration before it.
+    pub earlier: Option<EarlierConfig>,
     pub next: Config,
     pub served: &'a [ServedRequest],
     /// The number of KV-cache blocks, by the names of the backends whose engines report it.
     pub kv_blocks: BTreeMap<String, u32>,
     /// The regression beyond which the new configuration is refused.
     pub max_regression: f64,
+}
+
+/// A configuration that is no longer in force.
+#[derive(Debug, Clone)]
+pub struct EarlierConfig {
+    pub config: Config,
+    /// The time since which it was in force.
+    pub since: Timestamp,
+    /// The time at which it was replaced.
+    pub until: Timestamp,
 }
 
 /// The engines learned from traffic.
@@ -133,9 +147,9 @@ impl Replay<'_> {
     pub fn compare(self) -> Result<ReplayReport, ReplayError> {
         let workload = workload_of(self.served);
         let learned = self.learn_engines()?;
-        let arm = |config: Config| -> Result<Vec<Summary>, ReplayError> {
-            let mut variant = Variant::new(String::new(), config);
-            variant.declare_models(&workload);
+        let arm = |config: &Config, workload: &Workload| -> Result<Vec<Summary>, ReplayError> {
+            let mut variant = Variant::new(String::new(), config.clone());
+            variant.declare_models(workload);
             let setting = Setting {
                 // The same arrivals in each: only chance differs between the runs.
                 workloads: vec![workload.clone(); SEEDS],
@@ -150,19 +164,29 @@ impl Replay<'_> {
             };
             (0..SEEDS).map(|seed| Ok(setting.run(&variant, seed)?.1)).collect()
         };
-        let (now, then) = (arm(self.current.clone())?, arm(self.next.clone())?);
-        Ok(self.report(&now, &then))
+        let (now, then) = (arm(&self.current, &workload)?, arm(&self.next, &workload)?);
+        let error = match self.served_by_one() {
+            (_, part) if part.len() == self.served.len() => error_of(&now, part),
+            (config, part) => error_of(&arm(config, &workload_of(part))?, part),
+        };
+        Ok(self.report(&now, &then, error))
     }
 
-    fn report(&self, now: &[Summary], then: &[Summary]) -> ReplayReport {
-        let measured: Vec<f64> = self
-            .served
-            .iter()
-            .filter_map(|one| one.first_token.map(|time| time.as_secs_f64()))
-            .collect();
-        let simulated = mean(&now.iter().map(|one| one.first_token.mean).collect::<Vec<_>>());
-        // Without streams there is nothing to be wrong about, and only the unserved requests count.
-        let error = if measured.is_empty() { 0.0 } else { simulated / mean(&measured) - 1.0 };
+    /// Returns the configuration that served most of the traffic, with that part of it: only times
+    /// that were measured under a configuration show the error of its simulation.
+    fn served_by_one(&self) -> (&Config, &[ServedRequest]) {
+        let first_of = |time: Timestamp| self.served.partition_point(|one| one.ended < time);
+        let change = first_of(self.current_since);
+        let (before, since) = self.served.split_at(change);
+        let earlier = self.earlier.as_ref().map(|earlier| {
+            let part = before.get(first_of(earlier.since)..first_of(earlier.until));
+            (&earlier.config, part.unwrap_or_default())
+        });
+        let earlier = earlier.filter(|(_, part)| part.len() > since.len());
+        earlier.unwrap_or((&self.current, since))
+    }
+
+    fn report(&self, now: &[Summary], then: &[Summary], error: f64) -> ReplayReport {
         let is_reliable = error.abs() <= MAX_ERROR;
         let figures = compare(now, then);
         let unserved = |arm: &[Summary]| {
@@ -263,6 +287,15 @@ impl Replay<'_> {
         let slots = Slots { count: backend.num_parallel, ..Slots::default() };
         spec.scheduled_as(backend.engine, &slots)
     }
+}
+
+/// Returns the relative error of the simulated mean time to the first token. Without streams there
+/// is nothing to be wrong about, and only the unserved requests count.
+fn error_of(simulated: &[Summary], measured: &[ServedRequest]) -> f64 {
+    let times = measured.iter().filter_map(|one| one.first_token);
+    let times: Vec<f64> = times.map(|time| time.as_secs_f64()).collect();
+    let simulated: Vec<f64> = simulated.iter().map(|one| one.first_token.mean).collect();
+    if times.is_empty() { 0.0 } else { mean(&simulated) / mean(&times) - 1.0 }
 }
 
 /// Returns whether a figure is worse by more than the bound.

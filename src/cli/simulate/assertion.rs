@@ -54,8 +54,11 @@ impl Assertion {
     }
 }
 
-/// Parses a number, or a time in seconds.
+/// Parses a number, a time in seconds, or a share in percent, as the table shows it.
 fn number(text: &str) -> Option<f64> {
+    if let Some(percent) = text.strip_suffix('%') {
+        return Some(finite(percent.trim())? / 100.0);
+    }
     let time = || penstock_api::units::parse_duration(text).ok().map(|time| time.as_secs_f64());
     finite(text).or_else(time)
 }
@@ -84,6 +87,11 @@ pub(super) fn read_all(
         if FIGURES.iter().all(|(name, _)| *name != assertion.figure) {
             let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
             return Err(wrong(format!("there is no such figure (known: {})", known.join(", "))));
+        }
+        let is_share =
+            matches!(&*assertion.figure, "goodput" | "hit_rate" | "utilization" | "kv_use");
+        if is_share && matches!(assertion.bound, Bound::Value(bound) if bound > 1.0) {
+            return Err(wrong("it is a share of at most 1: write 0.99 or 99%".to_owned()));
         }
         if configurations < 2 && matches!(assertion.bound, Bound::Baseline(_)) {
             return Err(wrong("the baseline is a second --config".to_owned()));
@@ -140,6 +148,9 @@ mod tests {
         assert_eq!((parsed.figure.as_str(), parsed.is_less), ("ttft_p99", true));
         assert_eq!(parsed.bound, Bound::Baseline(1.1));
         assert_eq!(parse("goodput>0.95").unwrap().bound, Bound::Value(0.95));
+        assert_eq!(parse("goodput > 95%").unwrap().bound, Bound::Value(0.95));
+        let read = |text: &str| read_all(&[text.to_owned()], 1);
+        assert!(read("goodput > 99").is_err() && read("goodput >= 1").is_ok());
         assert_eq!(parse("e2e_mean <= 250ms").unwrap().bound, Bound::Value(0.25));
         assert_eq!(parse("e2e_mean < baseline").unwrap().bound, Bound::Baseline(1.0));
         assert_eq!(parse("shed <== 0"), None);

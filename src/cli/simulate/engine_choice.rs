@@ -64,7 +64,9 @@ impl Engines {
         let chosen: Option<Vec<(EngineSpec, String, EngineChoice)>> = chosen.collect();
         let chosen = chosen.ok_or_else(|| SimulateError::Flag {
             flag: "--engine",
-            reason: "it names an engine for some backends; pass one for the others, too".to_owned(),
+            reason: "it names an engine for some backends; pass one for the others, too, as in \
+                     '--engine unknown --engine NAME=FILE'"
+                .to_owned(),
         })?;
         let mut engines = Self { specs: Vec::new(), names: Vec::new(), choices: Vec::new() };
         for (spec, name, choice) in chosen {

@@ -48,19 +48,51 @@ fn served(backend: &str, spec: &EngineSpec, count: u32) -> Vec<ServedRequest> {
     run.timings().iter().zip(latencies).map(of).collect()
 }
 
+fn config_of(backends: &[&str]) -> Config {
+    let item = |name: &&str| format!("{{ name: {name}, url: 'http://{name}:1', engine: vllm }}");
+    let items: Vec<String> = backends.iter().map(item).collect();
+    let yaml = format!("routing: {{ strategy: round_robin }}\nbackends: [{}]", items.join(", "));
+    Config::parse(&yaml, "t", Path::new(""), &Environment::default()).unwrap()
+}
+
+fn replay(current: Config, next: Config, served: &[ServedRequest]) -> Replay<'_> {
+    Replay {
+        current,
+        current_since: Timestamp(0),
+        earlier: None,
+        next,
+        served,
+        kv_blocks: BTreeMap::new(),
+        max_regression: 0.25,
+    }
+}
+
+#[test]
+fn error_is_that_of_the_configuration_that_served() {
+    let mut all = served("slow", &spec(3), 120);
+    all.extend(served("other", &spec(3), 100));
+    all.extend(served("fast", &spec(1), 80));
+    all.sort_by_key(|one| one.ended);
+    let lost = || replay(config_of(&["slow"]), config_of(&["slow"]), &all);
+    let report = lost().compare().unwrap();
+    assert!(!report.is_reliable, "one slow backend has not served this: {report:?}");
+    // The fleet lost the others a moment ago.
+    let until = all[all.len() - 5].ended;
+    let config = config_of(&["slow", "other", "fast"]);
+    let earlier = Some(EarlierConfig { config, since: Timestamp(0), until });
+    let report = Replay { earlier, current_since: until, ..lost() }.compare().unwrap();
+    assert!(report.is_reliable, "{report:?}");
+}
+
 #[test]
 fn streams_of_each_backend_show_its_engine() {
     let mut all = served("fast", &spec(1), 120);
     all.extend(served("slow", &spec(3), 100));
     all.extend(served("rare", &spec(1), 20).into_iter().take(5));
-    let yaml = "backends: [{ name: fast, url: 'http://a:1', engine: vllm }, { name: slow, url: 'http://b:1', engine: vllm }]";
-    let config = Config::parse(yaml, "t", Path::new(""), &Environment::default()).unwrap();
+    let config = config_of(&["fast", "slow"]);
     let replay = Replay {
-        current: config.clone(),
-        next: config,
-        served: &all,
         kv_blocks: BTreeMap::from([("slow".to_owned(), 77_700)]),
-        max_regression: 0.25,
+        ..replay(config.clone(), config, &all)
     };
     let learned = replay.learn_engines().unwrap();
     let base = |name: &str| learned.of(name).step_time.linear().unwrap().base as f64 / 1e9;
