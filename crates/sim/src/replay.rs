@@ -166,24 +166,28 @@ impl Replay<'_> {
         };
         let (now, then) = (arm(&self.current, &workload)?, arm(&self.next, &workload)?);
         let error = match self.served_by_one() {
-            (_, part) if part.len() == self.served.len() => error_of(&now, part),
-            (config, part) => error_of(&arm(config, &workload_of(part))?, part),
+            (None, part) if part.len() == self.served.len() => error_of(&now, part),
+            (config, part) => {
+                let config = config.unwrap_or(&self.current);
+                error_of(&arm(config, &workload_of(part))?, part)
+            }
         };
         Ok(self.report(&now, &then, error))
     }
 
-    /// Returns the configuration that served most of the traffic, with that part of it: only times
-    /// that were measured under a configuration show the error of its simulation.
-    fn served_by_one(&self) -> (&Config, &[ServedRequest]) {
+    /// Returns the earlier configuration if it served most of the traffic, and the part that it or
+    /// the current one served: only times that were measured under a configuration show the error
+    /// of its simulation.
+    fn served_by_one(&self) -> (Option<&Config>, &[ServedRequest]) {
         let first_of = |time: Timestamp| self.served.partition_point(|one| one.ended < time);
         let change = first_of(self.current_since);
         let (before, since) = self.served.split_at(change);
         let earlier = self.earlier.as_ref().map(|earlier| {
             let part = before.get(first_of(earlier.since)..first_of(earlier.until));
-            (&earlier.config, part.unwrap_or_default())
+            (Some(&earlier.config), part.unwrap_or_default())
         });
         let earlier = earlier.filter(|(_, part)| part.len() > since.len());
-        earlier.unwrap_or((&self.current, since))
+        earlier.unwrap_or((None, since))
     }
 
     fn report(&self, now: &[Summary], then: &[Summary], error: f64) -> ReplayReport {

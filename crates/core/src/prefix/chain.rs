@@ -35,12 +35,10 @@ impl Chain {
         Self { hashes, block_tokens, whole: 0, is_cut: false }
     }
 
-    /// Keeps at most `most` blocks of the prompt.
+    /// Declares whether the prompt has more blocks than these.
     #[must_use]
-    pub fn cut_to(mut self, most: usize) -> Self {
-        self.is_cut |= self.hashes.len() > most;
-        self.hashes.truncate(most);
-        self
+    pub fn with_cut(self, is_cut: bool) -> Self {
+        Self { is_cut, ..self }
     }
 
     /// Returns whether the prompt has more blocks than are here.

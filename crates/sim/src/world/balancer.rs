@@ -217,8 +217,12 @@ impl Balancer {
 
     fn prompt_of(&self, arrived: &Arrived<'_>) -> Option<Chain> {
         let most = self.max_blocks?;
-        let hashes = arrived.workload.prefix_of(arrived.request).to_vec();
-        Some(Chain::of(hashes, arrived.workload.block_tokens).cut_to(most as usize))
+        let Arrived { workload, request, .. } = arrived;
+        let hashes = workload.prefix_of(request).iter().take(most as usize);
+        let chain = Chain::of(hashes.copied().collect(), workload.block_tokens);
+        // The simulated engines cache blocks of their own tokens, and nothing behind the last one.
+        let in_blocks = u64::from(chain.blocks() + 1) * u64::from(workload.block_tokens);
+        Some(chain.with_cut(u64::from(request.input_tokens) > in_blocks))
     }
 
     // Separate numbers for each attempt: what was decided before does not change them, so that
