@@ -13,9 +13,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use http::HeaderMap;
 use penstock_api::ErrorCode;
+use pingora::ErrorType;
 use pingora::apps::ServerApp;
+use pingora::protocols::Stream;
+use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
 use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
@@ -55,16 +59,17 @@ pub struct DataPlane(pub Arc<Proxy>);
 impl DataPlane {
     /// The application behind the data port's listeners.
     pub fn into_app(self, conf: &Arc<ServerConf>) -> impl ServerApp + Send + Sync + 'static {
-        let (host, clients) = (Arc::clone(&self.0), Arc::clone(&self.0.clients));
+        let (host, clients) = (Arc::new(self.clone()), Arc::clone(&self.0.clients));
         let mut app = HttpProxy::new(self, Arc::clone(conf));
         app.handle_init_modules();
         Acceptor::new(app, clients, host)
     }
 }
 
-impl Host for Proxy {
+#[async_trait]
+impl Host for DataPlane {
     fn generation(&self) -> Arc<Generation> {
-        self.generation()
+        self.0.generation()
     }
 
     fn refused(&self, code: ErrorCode, client: Option<IpAddr>) {
@@ -81,9 +86,39 @@ impl Host for Proxy {
             took: Duration::ZERO,
             details: RequestDetails { client, ..RequestDetails::default() },
         };
-        for observer in &self.observers {
+        for observer in &self.0.observers {
             observer.finished(&outcome);
         }
+    }
+
+    // As `HttpProxy` does up to the request filter, without the room for what would come after it:
+    // that is 14 KB for each open request, and is copied twice.
+    async fn serve(
+        &self,
+        stream: Stream,
+        head: BytesMut,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream> {
+        let mut session = Session::new_h1(stream);
+        session.set_pipelined_prefix(head);
+        match session.read_request().await {
+            Ok(true) => {}
+            Ok(false) => return None,
+            Err(error) => {
+                if *error.etype() == ErrorType::InvalidHTTPHeader {
+                    _ = session.respond_error(400).await;
+                }
+                session.shutdown().await;
+                return None;
+            }
+        }
+        if *shutdown.borrow() {
+            session.set_keepalive(None);
+        }
+        let mut ctx = self.new_ctx();
+        self.request_filter(&mut session, &mut ctx).await.ok()?;
+        let connection = session.downstream_session.finish().await.ok()??;
+        Some(connection.into_parts().0)
     }
 }
 

@@ -1,16 +1,17 @@
 //! The application behind every data listener: enforces the connection limit, brings a connection
-//! to HTTP, and calls a Pingora HTTP application once per request.
+//! to HTTP, and has each request served: by the host over HTTP/1, by a Pingora HTTP application over
+//! HTTP/2.
 
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use penstock_api::ErrorCode;
 use penstock_core::routing::Generation;
 use pingora::apps::{HttpServerApp, ServerApp};
 use pingora::protocols::Stream;
-use pingora::protocols::http::ServerSession;
 use pingora::protocols::l4::ext::set_snd_buf;
 use pingora::server::ShutdownWatch;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,7 @@ use super::origin::Origin;
 use super::prefixed_stream::PrefixedStream;
 
 /// The program behind the acceptor.
+#[async_trait]
 pub(crate) trait Host: Send + Sync + 'static {
     /// Returns the configuration in force. Called for each connection, because a reload may have
     /// changed it.
@@ -35,6 +37,15 @@ pub(crate) trait Host: Send + Sync + 'static {
 
     /// Records a refused connection with its reason, and the client's address if it is known.
     fn refused(&self, code: ErrorCode, client: Option<IpAddr>);
+
+    /// Serves the request whose `head` has been read from a connection of HTTP/1; returns the
+    /// connection if another request may follow.
+    async fn serve(
+        &self,
+        stream: Stream,
+        head: BytesMut,
+        shutdown: &ShutdownWatch,
+    ) -> Option<Stream>;
 }
 
 /// Serves client connections with an HTTP application.
@@ -71,9 +82,7 @@ impl<A: HttpServerApp + Send + Sync + 'static, H: Host> Acceptor<A, H> {
         let mut wait = HeadWait::new(closing, idle, limits.idle_timeout);
         wait.end_with(ca_revoked);
         while let Some(head) = wait.next_head(&client).await {
-            let mut session = ServerSession::new_http1(stream);
-            session.set_pipelined_prefix(head);
-            (stream, _) = self.app.process_new_http(session, shutdown).await?.consume();
+            stream = self.host.serve(stream, head, shutdown).await?;
         }
         if wait.is_ca_revoked() {
             self.clients.close_reasons.note(CloseReason::CaRevoked);
