@@ -10,6 +10,7 @@ use penstock_api::{BILLING_LINE, BodyFormat, Layout, PromptPlace, Work};
 use twox_hash::XxHash3_128;
 
 use super::cursor::{Cursor, Members, Parsed, Syntax};
+use super::file::{File, MIN_LONG};
 use super::part::{PartKind, PartMember, ScannedPart};
 use super::pieces::write_string;
 use super::sink::OutlineSink;
@@ -207,10 +208,7 @@ impl<'a> Outline<'a> {
             (PartKind::Text, Some(from)) => {
                 author.write_text(&mut self::cursor(self.body, from), sink);
             }
-            (PartKind::Image, _) => {
-                sink.add(IMAGE);
-                write_image(between(self.body, start, cursor.at), sink);
-            }
+            _ if found.is_image() => write_blob(between(self.body, start, cursor.at), sink),
             _ => write_compact(between(self.body, start, cursor.at), sink),
         }
         Ok(())
@@ -230,9 +228,10 @@ impl<'a> Outline<'a> {
     }
 }
 
-/// Writes an image as its hash, repeated to the length of the tokens that it counts: its bytes are
-/// many and are no text tokens.
-fn write_image(raw: &[u8], sink: &mut impl OutlineSink) {
+/// Writes an image or another file that is no text as its hash, repeated to the length of the
+/// tokens that it counts: its bytes are many and are no text tokens.
+fn write_blob(raw: &[u8], sink: &mut impl OutlineSink) {
+    sink.add(IMAGE);
     let hash = XxHash3_128::oneshot(raw).to_le_bytes();
     for _ in 0..weigh_blobs(1) / hash.len() as u64 {
         if sink.is_full() {
@@ -335,9 +334,18 @@ fn write_compact(mut json: &[u8], sink: &mut impl OutlineSink) {
             .for_each(|piece| sink.add(piece));
         let end = string_end(string);
         let (string, behind) = string.split_at(end);
-        sink.add(string);
+        match is_blob(string) {
+            true => write_blob(string, sink),
+            false => sink.add(string),
+        }
         json = behind;
     }
+}
+
+/// Returns whether a string, with its quotes, is a file that is no text: it counts as an image.
+fn is_blob(string: &[u8]) -> bool {
+    string.len() >= MIN_LONG
+        && matches!(File::of(between(string, 1, string.len() - 1)), Some(File::Other))
 }
 
 /// The length of the string at the start of `bytes`, with its quotes.

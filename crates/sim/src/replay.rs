@@ -187,7 +187,9 @@ impl Replay<'_> {
             (Some(&earlier.config), part.unwrap_or_default())
         });
         let earlier = earlier.filter(|(_, part)| part.len() > since.len());
-        earlier.unwrap_or((None, since))
+        let (config, part) = earlier.unwrap_or((None, since));
+        // After several reloads, the few requests of one configuration show nothing.
+        if part.len() * 2 < self.served.len() { (None, self.served) } else { (config, part) }
     }
 
     fn report(&self, now: &[Summary], then: &[Summary], error: f64) -> ReplayReport {

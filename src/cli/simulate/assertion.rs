@@ -36,6 +36,7 @@ fn parse(text: &str) -> Option<Assertion> {
         Some((factor, "baseline" | " baseline")) => Bound::Baseline(finite(factor.trim())?),
         Some(_) => return None,
         None if bound == "baseline" => Bound::Baseline(1.0),
+        None if is_share(figure.trim()) => Bound::Value(share(bound)?),
         None => Bound::Value(number(bound)?),
     };
     let text = text.to_owned();
@@ -54,11 +55,21 @@ impl Assertion {
     }
 }
 
-/// Parses a number, a time in seconds, or a share in percent, as the table shows it.
-fn number(text: &str) -> Option<f64> {
-    if let Some(percent) = text.strip_suffix('%') {
-        return Some(finite(percent.trim())? / 100.0);
+/// Returns whether a figure is a share of at most 1.
+fn is_share(figure: &str) -> bool {
+    matches!(figure, "goodput" | "hit_rate" | "utilization" | "kv_use")
+}
+
+/// Parses a share, also in percent, as the table shows it.
+fn share(text: &str) -> Option<f64> {
+    match text.strip_suffix('%') {
+        Some(percent) => Some(finite(percent.trim())? / 100.0),
+        None => finite(text),
     }
+}
+
+/// Parses a number, or a time in seconds.
+fn number(text: &str) -> Option<f64> {
     let time = || penstock_api::units::parse_duration(text).ok().map(|time| time.as_secs_f64());
     finite(text).or_else(time)
 }
@@ -88,9 +99,8 @@ pub(super) fn read_all(
             let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
             return Err(wrong(format!("there is no such figure (known: {})", known.join(", "))));
         }
-        let is_share =
-            matches!(&*assertion.figure, "goodput" | "hit_rate" | "utilization" | "kv_use");
-        if is_share && matches!(assertion.bound, Bound::Value(bound) if bound > 1.0) {
+        let is_beyond_one = matches!(assertion.bound, Bound::Value(bound) if bound > 1.0);
+        if is_share(&assertion.figure) && is_beyond_one {
             return Err(wrong("it is a share of at most 1: write 0.99 or 99%".to_owned()));
         }
         if configurations < 2 && matches!(assertion.bound, Bound::Baseline(_)) {
@@ -150,6 +160,7 @@ mod tests {
         assert_eq!(parse("goodput>0.95").unwrap().bound, Bound::Value(0.95));
         assert_eq!(parse("goodput > 95%").unwrap().bound, Bound::Value(0.95));
         let read = |text: &str| read_all(&[text.to_owned()], 1);
+        assert_eq!(parse("ttft_p99 < 110%"), None, "110 % of what?");
         assert!(read("goodput > 99").is_err() && read("goodput >= 1").is_ok());
         assert_eq!(parse("e2e_mean <= 250ms").unwrap().bound, Bound::Value(0.25));
         assert_eq!(parse("e2e_mean < baseline").unwrap().bound, Bound::Baseline(1.0));

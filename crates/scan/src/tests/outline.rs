@@ -81,6 +81,19 @@ fn outline_differs_with_every_prompt_field() {
     assert_ne!(image("a"), image("b"));
     let long = image(&"x".repeat(100_000));
     assert!((3072..3200).contains(&long.len()), "an image is as long as the tokens it counts");
+    let sound = format!("UklGR{}", "QUJD".repeat(25_000));
+    for part in [
+        json!({"type": "input_audio", "input_audio": {"data": sound, "format": "wav"}}),
+        json!({"type": "file", "file": {"file_data": format!("data:application/pdf;base64,{sound}")}}),
+        json!({"image_url": {"url": format!("data:image/png;base64,{sound}")}}),
+        json!({"type": "tool_result", "tool_use_id": "t", "content": [
+            {"type": "image", "source": {"type": "base64", "data": sound}}]}),
+    ] {
+        let body = json!({"messages": [{"role": "user", "content": [part]}]}).to_string();
+        assert!((3072..3400).contains(&chat(&body).len()), "{}: {body:.80}", chat(&body).len());
+    }
+    let ollama = json!({"messages": [{"role": "user", "content": "hi", "images": [sound]}]});
+    assert!((3072..3200).contains(&chat(&ollama.to_string()).len()));
 }
 
 #[test]

@@ -74,6 +74,9 @@ fn error_is_that_of_the_configuration_that_served() {
     all.extend(served("fast", &spec(1), 80));
     all.sort_by_key(|one| one.ended);
     let lost = || replay(config_of(&["slow"]), config_of(&["slow"]), &all);
+    let now = Timestamp(u64::MAX);
+    let report = Replay { current_since: now, ..lost() }.compare().unwrap();
+    assert!(!report.is_reliable, "nothing is known of the one that served: {report:?}");
     let report = lost().compare().unwrap();
     assert!(!report.is_reliable, "one slow backend has not served this: {report:?}");
     // The fleet lost the others a moment ago.
