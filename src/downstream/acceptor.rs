@@ -1,6 +1,6 @@
 //! The application behind every data listener: enforces the connection limit, brings a connection
-//! to HTTP, and has each request served: by the host over HTTP/1, by a Pingora HTTP application over
-//! HTTP/2.
+//! to HTTP, and has each request served: by the host over HTTP/1, by a Pingora HTTP application
+//! over HTTP/2.
 
 use std::net::IpAddr;
 use std::pin::pin;

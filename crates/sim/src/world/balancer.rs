@@ -220,7 +220,7 @@ impl Balancer {
         let Arrived { workload, request, .. } = arrived;
         let hashes = workload.prefix_of(request).iter().take(most as usize);
         let chain = Chain::of(hashes.copied().collect(), workload.block_tokens);
-        // The simulated engines cache blocks of their own tokens, and nothing behind the last one.
+        // The simulated engines cache the tokens of blocks, and nothing behind the last one.
         let in_blocks = u64::from(chain.blocks() + 1) * u64::from(workload.block_tokens);
         Some(chain.with_cut(u64::from(request.input_tokens) > in_blocks))
     }
