@@ -304,8 +304,8 @@ impl ModelCharge {
         Self { model, charge, is_settled: AtomicBool::new(false) }
     }
 
-    /// Marks it as settled; returns whether it was not.
-    pub(crate) fn is_settled_now(&self) -> bool {
+    /// Marks it as settled; returns false if it was settled before.
+    pub(crate) fn mark_settled(&self) -> bool {
         !self.is_settled.swap(true, Ordering::Relaxed)
     }
 }

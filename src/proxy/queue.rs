@@ -118,9 +118,10 @@ pub(crate) fn settle_charge(
     usage: Option<Usage>,
     token_events: u32,
 ) {
-    let Some(charged) = ctx.charge.as_ref().filter(|charged| charged.is_settled_now()) else {
+    let Some(charged) = &ctx.charge else { return };
+    if !charged.mark_settled() {
         return;
-    };
+    }
     let counted = usage.and_then(|usage| usage.completion_tokens);
     // For a whole response without usage nothing better is known than the expected cost.
     if ctx.record.request.is_streaming || counted.is_some() || ctx.record.response.status >= 400 {

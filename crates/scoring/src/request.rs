@@ -83,7 +83,7 @@ impl PromptSize {
         let length = if is_cut { 0 } else { u64::from(tokens).clamp(least, most) };
         let found = match length {
             0 => by_length(blocks),
-            length => by_length(blocks) * u64::from(tokens) / length,
+            length => by_length(blocks).saturating_mul(tokens.into()) / length,
         };
         u32::try_from(found).unwrap_or(u32::MAX)
     }

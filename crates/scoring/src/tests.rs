@@ -124,6 +124,9 @@ fn blocks_have_the_tokens_of_their_share_of_the_prompt() {
     // Nothing is known of the rest of a prompt that was cut.
     assert_eq!(PromptSize { is_cut: true, ..size(50_000) }.tokens_in(100), 1600);
     assert_eq!(PromptSize { blocks: 0, ..size(9) }.tokens_in(0), 0);
+    // A capture may claim anything.
+    let most = PromptSize { blocks: u32::MAX, block_tokens: u32::MAX, ..size(u32::MAX) };
+    assert!(most.tokens_in(u32::MAX) > 0);
 }
 
 #[test]
