@@ -107,19 +107,8 @@ const EXEMPT: &[&str] = &[
 
 #[test]
 fn retired_words_stay_out() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut found = Vec::new();
-    let mut files = Vec::new();
-    for start in ROOTS {
-        collect(&root.join(start), &mut files);
-    }
-    assert!(files.len() > 300, "only {} files were read", files.len());
-    for path in files {
-        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-        if EXEMPT.iter().any(|exempt| name.starts_with(exempt)) {
-            continue;
-        }
-        let text = fs::read_to_string(&path).unwrap_or_default();
+    for (name, text) in texts(ROOTS, ENDINGS, 300) {
         found.extend(
             retired(&text).map(|(line, phrase, instead)| {
                 format!("{name}:{line}: '{phrase}': write {instead}")
@@ -139,20 +128,9 @@ const MAX_COLUMNS: usize = 100;
 
 #[test]
 fn comments_are_short_lines_that_name_their_subject() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    for start in ["src", "crates", "tests", "benches", "fuzz/targets.rs"] {
-        collect(&root.join(start), &mut files);
-    }
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
-    assert!(files.len() > 300, "only {} files were read", files.len());
+    let roots = ["src", "crates", "tests", "benches", "fuzz/targets.rs"];
     let mut found = Vec::new();
-    for path in files {
-        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-        if EXEMPT.iter().any(|exempt| name.starts_with(exempt)) {
-            continue;
-        }
-        let text = fs::read_to_string(&path).unwrap();
+    for (name, text) in texts(&roots, &["rs"], 300) {
         found.extend(unclear(&text).map(|(line, reason)| format!("{name}:{line}: {reason}")));
     }
     assert!(found.is_empty(), "{} comments\n{}", found.len(), found.join("\n"));
@@ -196,17 +174,8 @@ fn unclear(text: &str) -> impl Iterator<Item = (usize, String)> {
 
 #[test]
 fn pages_name_their_numbers() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files = Vec::new();
-    for start in ["docs", "README.md", "CHANGELOG.md"] {
-        collect(&root.join(start), &mut files);
-    }
-    files.retain(|path| path.extension().is_some_and(|ending| ending == "md"));
-    assert!(files.len() > 90, "only {} pages were read", files.len());
     let mut found = Vec::new();
-    for path in files {
-        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-        let text = fs::read_to_string(&path).unwrap();
+    for (name, text) in texts(&["docs", "README.md", "CHANGELOG.md"], &["md"], 90) {
         found.extend(vague(&text).map(|(line, words)| format!("{name}:{line}: '{words}'")));
     }
     assert!(found.is_empty(), "{} vague words\n{}", found.len(), found.join("\n"));
@@ -268,14 +237,31 @@ fn words(text: &str) -> Vec<(usize, String)> {
     words
 }
 
-fn collect(path: &Path, files: &mut Vec<PathBuf>) {
+/// Returns the names and texts of the files below `roots` that end with one of `endings`: more
+/// than `least` of them.
+fn texts(roots: &[&str], endings: &[&str], least: usize) -> Vec<(String, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = Vec::new();
+    for start in roots {
+        collect(&root.join(start), endings, &mut files);
+    }
+    assert!(files.len() > least, "only {} files were read", files.len());
+    let named = files.into_iter().map(|path| {
+        let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+        // Recorded data need not be text.
+        (name, fs::read_to_string(&path).unwrap_or_default())
+    });
+    named.filter(|(name, _)| !EXEMPT.iter().any(|exempt| name.starts_with(exempt))).collect()
+}
+
+fn collect(path: &Path, endings: &[&str], files: &mut Vec<PathBuf>) {
     if path.is_dir() {
         for entry in fs::read_dir(path).unwrap() {
-            collect(&entry.unwrap().path(), files);
+            collect(&entry.unwrap().path(), endings, files);
         }
     } else if path.exists() {
         let ending = path.extension().map(|ending| ending.to_string_lossy().into_owned());
-        if ENDINGS.contains(&ending.unwrap_or_default().as_str()) {
+        if endings.contains(&ending.unwrap_or_default().as_str()) {
             files.push(path.to_owned());
         }
     }
