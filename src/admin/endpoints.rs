@@ -48,8 +48,11 @@ fn strategies(call: &Call<'_>) -> Vec<Value> {
     let (router, topology) = (&call.generation.router, call.generation.fleet.topology());
     let of = |model: &Model| {
         let chosen = router.chosen_strategy(model, now())?;
-        let ChosenStrategy { strategy, reason } = chosen;
-        Some(json!({ "model": model.name, "strategy": strategy.name(), "reason": reason }))
+        let ChosenStrategy { strategy, preset, reason } = chosen;
+        let strategy = strategy.name();
+        Some(json!({
+            "model": model.name, "strategy": strategy, "preset": preset, "reason": reason
+        }))
     };
     topology.models().iter().filter_map(of).collect()
 }

@@ -177,7 +177,7 @@ fn strategy(routing: &RoutingConfig) -> String {
             let scorers = routing.scorer_specs();
             let scorers: Vec<String> =
                 scorers.iter().map(|one| format!("{} {}", one.name, one.weight)).collect();
-            let preset = routing.preset.map(|preset| format!(", preset {preset}"));
+            let preset = routing.preset_name().map(|preset| format!(", preset {preset}"));
             let preset = preset.unwrap_or_default();
             format!("{name}{preset} ({}; {})", scorers.join(", "), routing.picker.name())
         }

@@ -33,11 +33,12 @@ impl StrategyLog {
         });
         let changes = self.changes(chosen.collect());
         for StrategyChange { model, chosen, before } in changes.iter().take(MAX_LINES) {
-            let (strategy, reason) = (chosen.strategy.name(), chosen.reason);
+            let ChosenStrategy { strategy, preset, reason } = chosen;
+            let strategy = strategy.name();
             match before.map(|before| before.strategy.name()) {
-                None => tracing::info!(%model, strategy, reason, "strategy chosen"),
+                None => tracing::info!(%model, strategy, preset, reason, "strategy chosen"),
                 Some(before) => {
-                    tracing::info!(%model, strategy, before, reason, "strategy changed");
+                    tracing::info!(%model, strategy, preset, before, reason, "strategy changed");
                 }
             }
         }
@@ -70,9 +71,12 @@ mod tests {
     use super::*;
 
     const SMART: ChosenStrategy =
-        ChosenStrategy { strategy: Strategy::Smart, reason: "not all are known" };
-    const WEIGHTED: ChosenStrategy =
-        ChosenStrategy { strategy: Strategy::Weighted, reason: "they keep prefixes" };
+        ChosenStrategy { strategy: Strategy::Smart, preset: None, reason: "not all are known" };
+    const WEIGHTED: ChosenStrategy = ChosenStrategy {
+        strategy: Strategy::Weighted,
+        preset: Some("balanced"),
+        reason: "they keep prefixes",
+    };
 
     #[test]
     fn choice_is_logged_once_per_change() {

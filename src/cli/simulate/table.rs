@@ -108,6 +108,11 @@ fn head(plan: &SimulationPlan) -> String {
     let Some(workload) = plan.setting.workloads.first() else { return String::new() };
     let Prompts { input, output } = Prompts::of(workload);
     let last = workload.requests.iter().map(|request| request.arrives_at).max().unwrap_or(0);
+    let arrivals = match plan.has_rate() {
+        true => format!(" in {:.0} s, {:.2}/s", last as f64 * 1e-6, plan.rate),
+        // After the responses before them, or all at once.
+        false => String::new(),
+    };
     let seeds = plan.setting.workloads.len() as u64;
     let mut engines: Vec<(&str, usize)> = Vec::new();
     for name in &plan.engine_names {
@@ -119,14 +124,12 @@ fn head(plan: &SimulationPlan) -> String {
     let engines: Vec<String> =
         engines.iter().map(|(name, count)| format!("{count} x {name}")).collect();
     format!(
-        "workload  {} ({}): {} requests in {:.0} s, {:.2}/s; tokens in {input:.0}, out {output:.0}\n\
+        "workload  {} ({}): {} requests{arrivals}; tokens in {input:.0}, out {output:.0}\n\
          engines   {}\n\
          run       seeds {}..{}, penstock {}, {}\n\n",
         plan.workload_name,
         plan.workload_hash,
         workload.requests.len(),
-        last as f64 * 1e-6,
-        plan.rate,
         engines.join(", "),
         plan.setting.seed,
         plan.setting.seed + seeds - 1,

@@ -140,6 +140,8 @@ fn closed_loop_has_no_load_and_nothing_predicted_is_no_zero() {
     let done = call(&[&["simulate", path.to_str().unwrap(), "--seeds", "1"], &config[..]].concat());
     let load = done.results.lines().find(|line| line.starts_with("load ")).unwrap();
     assert!(load.ends_with(" -"), "{load}");
+    let head = done.results.lines().next().unwrap();
+    assert!(head.contains(": 60 requests; tokens in"), "{head}");
     assert!(!done.results.contains("predicted TTFT"), "{}", done.results);
     let wrong = call(&["simulate", path.to_str().unwrap(), "--load", "0.5"]);
     assert!(wrong.complaints.contains("a closed loop has no rate"), "{}", wrong.complaints);

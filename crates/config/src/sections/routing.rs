@@ -157,12 +157,17 @@ impl RoutingConfig {
             let packs = self.prefer != HeadroomPreference::Most;
             return scorers.filter(|spec| !packs || spec.is("slo-headroom")).collect();
         }
-        if !self.scorers.is_empty() {
-            return self.scorers.clone();
-        }
-        let preset = Preset::find(self.preset.unwrap_or(DEFAULT_PRESET));
+        let Some(preset) = self.preset_name() else { return self.scorers.clone() };
+        let preset = Preset::find(preset);
         debug_assert!(preset.is_some(), "the name of a preset is checked when it is read");
         preset.map_or_else(Vec::new, Preset::specs)
+    }
+
+    /// Returns the name of the preset that `scorer_specs` returns; `None` for scorers that are
+    /// listed, and for those of the strategy slo.
+    pub fn preset_name(&self) -> Option<&'static str> {
+        let is_preset = self.scorers.is_empty() && self.strategy != Strategy::Slo;
+        is_preset.then(|| self.preset.unwrap_or(DEFAULT_PRESET))
     }
 
     /// Returns whether scorers decide, at least for some models.

@@ -153,7 +153,7 @@ pub struct MissingFolder {
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum Problem {
-    #[error("unknown key '{key}'{}{}", within(section), suggest_any(suggestions))]
+    #[error("unknown key '{key}'{}{}", within(section), suggest_any(key, suggestions))]
     UnknownKey { key: String, section: String, suggestions: Vec<String> },
     #[error("missing key '{key}'{}", within(section))]
     MissingKey { key: String, section: String },
@@ -333,8 +333,12 @@ fn within(section: &str) -> String {
     if section.is_empty() { String::new() } else { format!(" in '{section}'") }
 }
 
-fn suggest_any(suggestions: &[String]) -> String {
-    let quoted: Vec<String> = suggestions.iter().map(|one| format!("'{one}'")).collect();
+fn suggest_any(key: &str, suggestions: &[String]) -> String {
+    let quoted = suggestions.iter().map(|one| match one == key {
+        true => format!("'{one}' at the top level"),
+        false => format!("'{one}'"),
+    });
+    let quoted: Vec<String> = quoted.collect();
     match quoted.as_slice() {
         [] => String::new(),
         quoted => format!(": did you mean {}?", quoted.join(" or ")),

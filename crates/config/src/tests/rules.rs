@@ -102,6 +102,7 @@ fn numbers_out_of_range_are_refused() {
         ("routing: {default_model: [m]}", "expected a model"),
         ("timeouts: {response: 9000h}", "at most 8760h"),
         ("server: {threads: 1025}", "at most 1024"),
+        ("server: {admin: off}", "'admin' in 'server': did you mean 'admin' at the top level?"),
         ("health: {path: health}", "such as /health"),
         ("routing: {cooldown: {min: 9s, max: 3s}}", "'routing.cooldown.min: 9s' must not exceed"),
         ("health: {breaker: {open: 60s}}", "must not exceed 'breaker.max_open: 4s'"),

@@ -6,6 +6,7 @@ use penstock_config::Strategy;
 use penstock_scoring::Standing;
 
 use super::router::Router;
+use super::weighted::Weighted;
 use crate::fleet::{Model, Serving};
 
 /// The strategy of a model, with the reason for the choice.
@@ -13,6 +14,8 @@ use crate::fleet::{Model, Serving};
 pub struct ChosenStrategy {
     /// The strategy, which is never [`Strategy::Auto`].
     pub strategy: Strategy,
+    /// The preset of scorers of the strategy weighted.
+    pub preset: Option<&'static str>,
     pub reason: &'static str,
 }
 
@@ -28,12 +31,14 @@ impl Router {
 
     /// Returns the strategy with the reason for it; `None` if the configuration names a strategy.
     pub fn chosen_strategy(&self, model: &Model, now: Timestamp) -> Option<ChosenStrategy> {
-        (self.strategy() == Strategy::Auto).then(|| choose(model, now))
+        let chosen = (self.strategy() == Strategy::Auto).then(|| choose(model, now))?;
+        let preset = self.weighted_in(chosen.strategy).and_then(Weighted::preset);
+        Some(ChosenStrategy { preset, ..chosen })
     }
 }
 
 fn choose(model: &Model, now: Timestamp) -> ChosenStrategy {
-    let of = |strategy, reason| ChosenStrategy { strategy, reason };
+    let of = |strategy, reason| ChosenStrategy { strategy, preset: None, reason };
     let all = |holds: &dyn Fn(&Serving) -> bool| model.serving.iter().all(holds);
     let Some(first) = model.serving.first() else {
         return of(Strategy::Smart, "it has no backends");

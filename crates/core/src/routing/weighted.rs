@@ -13,6 +13,7 @@ use crate::prefix::{Chain, Predicted};
 #[derive(Debug)]
 pub struct Weighted {
     specs: Vec<ScorerSpec>,
+    preset: Option<&'static str>,
     profile: Profile,
     scorer_names: ScorerNames,
     terms: PrefixParams,
@@ -38,6 +39,7 @@ impl Weighted {
             scorer_names: ScorerNames::of(&profile),
             terms: PrefixParams::of(&specs).unwrap_or_default(),
             session: session.map(SessionField::of),
+            preset: config.preset_name(),
             profile,
             specs,
         })
@@ -66,6 +68,11 @@ impl Weighted {
     /// Returns its scorers as configured.
     pub(super) fn specs(&self) -> &[ScorerSpec] {
         &self.specs
+    }
+
+    /// Returns the name of the preset that its scorers are; `None` for others.
+    pub(super) fn preset(&self) -> Option<&'static str> {
+        self.preset
     }
 
     /// Returns its scorers and picker.

@@ -33,7 +33,7 @@ use crate::prefix::{Chain, prompt_chain};
 use crate::routing::{
     EnsemblePlan, ModelAsked, PolicyClient, PolicyScope, PolicyWishes, RandomSource, Restriction,
     RouteInput, RoutedSession, Router, RoutingDecision, SessionHomes, SessionIds, SessionNames,
-    Split, SplitPoint, read_objectives,
+    Split, SplitPoint, Weighted, read_objectives,
 };
 
 /// The context of dry runs.
@@ -180,7 +180,8 @@ impl DryRun<'_> {
         let name = model.map(|model| &*model.name);
         let upstream = serving.and_then(|serving| serving.upstream_id.as_deref()).or(name);
         let chosen = model.and_then(|model| router.chosen_strategy(model, now));
-        let profile = router.weighted_in(decision.strategy).map(|weighted| weighted.profile());
+        let weighted = router.weighted_in(decision.strategy);
+        let profile = weighted.map(Weighted::profile);
         let weights = |profile: &Profile| {
             profile.weights().map(|(name, part)| (name.to_owned(), part)).collect()
         };
@@ -193,6 +194,7 @@ impl DryRun<'_> {
             below_tier: decision.is_below_tier,
             next_probe: decision.probe == Probe::Cooldown,
             strategy: decision.strategy.name().to_owned(),
+            preset: weighted.and_then(Weighted::preset).map(str::to_owned),
             strategy_reason: chosen.map(|chosen| chosen.reason.to_owned()),
             weights: profile.map(weights),
             picker: profile.map(|profile| profile.picker().name().to_owned()),

@@ -72,6 +72,9 @@ pub struct DecisionReport {
     /// True if all are in cooldown, and the backend is the first to leave it.
     pub next_probe: bool,
     pub strategy: String,
+    /// The preset of scorers of the strategy weighted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
     /// The reason for its choice, if it was chosen automatically.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy_reason: Option<String>,

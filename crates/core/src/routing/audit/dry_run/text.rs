@@ -94,9 +94,11 @@ impl Display for DecisionReport {
         let fallback = if self.fallback { ", as a fallback" } else { "" };
         let assumed = if self.assumed { ", on assumed capabilities" } else { "" };
         let below = if self.below_tier { ", below the tier of its policy" } else { "" };
-        write!(out, ", by {}{fallback}{assumed}{below}", self.strategy)?;
+        let preset = self.preset.as_ref().map(|preset| format!(", preset {preset}"));
+        let strategy = format!("{}{}", self.strategy, preset.unwrap_or_default());
+        write!(out, ", by {strategy}{fallback}{assumed}{below}")?;
         match &self.strategy_reason {
-            Some(reason) => write!(out, "\nstrategy    {}, because {reason}", self.strategy),
+            Some(reason) => write!(out, "\nstrategy    {strategy}, because {reason}"),
             None => Ok(()),
         }
     }
