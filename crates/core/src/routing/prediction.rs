@@ -4,7 +4,7 @@ use penstock_api::Work;
 use penstock_api::units::Timestamp;
 use penstock_predict::{Estimate, RequestShape};
 use penstock_scan::RequestProfile;
-use penstock_scoring::{Objectives, WARM};
+use penstock_scoring::{Objectives, PredictedLatency, PromptSize, WARM};
 
 use super::{RouteInput, RoutingDecision};
 use crate::fleet::{InflightGuard, Model, Serving};
@@ -23,10 +23,40 @@ pub(super) fn shape(request: &RequestProfile, cached: u32) -> RequestShape {
     }
 }
 
-/// Returns the tokens in the first `matched` blocks of the prompt.
-pub(super) fn cached_tokens(input: &RouteInput<'_>, matched: u32) -> u32 {
-    let size = input.prompt.map(|chain| chain.size(input.request.prefill_tokens().0));
-    size.map_or(0, |size| size.tokens_in(matched))
+/// A request for predictions on many backends, which differ in what they have cached.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PredictedRequest {
+    uncached: RequestShape,
+    size: Option<PromptSize>,
+    now: Timestamp,
+}
+
+impl PredictedRequest {
+    /// The request of a decision.
+    pub(super) fn of(input: &RouteInput<'_>) -> Self {
+        Self {
+            uncached: shape(input.request, 0),
+            size: input.prompt.map(|chain| chain.size(input.request.prefill_tokens().0)),
+            now: input.now,
+        }
+    }
+
+    /// Describes the request to an engine that has the first `matched` blocks cached.
+    #[inline(always)]
+    fn with_cached(&self, matched: u32) -> RequestShape {
+        let cached = self.size.filter(|_| matched > 0).map_or(0, |size| size.tokens_in(matched));
+        RequestShape { cached_tokens: f64::from(cached), ..self.uncached }
+    }
+
+    /// Predicts the request on a backend that has the first `matched` blocks cached.
+    #[inline(always)]
+    pub(super) fn on(&self, serving: &Serving, matched: u32) -> PredictedLatency {
+        let sheddable = serving.model_state.sheddable() as f32;
+        PredictedLatency {
+            sheddable,
+            ..serving.estimate(&self.with_cached(matched), self.now).into()
+        }
+    }
 }
 
 /// Returns the number of blocks of the prompt that a backend is believed to have cached.
@@ -46,7 +76,7 @@ pub(super) fn has_prompt(input: &RouteInput<'_>, model: &Model, serving: &Servin
 /// Describes the request to a backend, with the tokens that it is believed to have cached.
 pub(super) fn shape_on(input: &RouteInput<'_>, model: &Model, serving: &Serving) -> RequestShape {
     let matched = matched_blocks(input, model, serving);
-    shape(input.request, cached_tokens(input, matched))
+    PredictedRequest::of(input).with_cached(matched)
 }
 
 impl RoutingDecision {

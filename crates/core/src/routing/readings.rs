@@ -2,10 +2,10 @@
 //! prefix index.
 
 use penstock_api::units::Micros;
-use penstock_scoring::{Adapter, Candidate, Needs, PredictedLatency, RequestFeatures};
+use penstock_scoring::{Adapter, Candidate, Needs, RequestFeatures};
 
 use super::RouteInput;
-use super::prediction::{cached_tokens, shape};
+use super::prediction::PredictedRequest;
 use super::scratch::Readings;
 use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
@@ -38,24 +38,11 @@ pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readin
 
 /// Predicts the request on each candidate, with its believed cached blocks.
 fn predict(input: &RouteInput<'_>, model: &Model, candidates: &mut [Candidate]) {
+    let request = PredictedRequest::of(input);
     for one in candidates {
         if let Some(serving) = model.serving.get(one.row as usize) {
-            one.prediction = Some(prediction(serving, input, one));
+            one.prediction = Some(request.on(serving, one.matched_blocks));
         }
-    }
-}
-
-/// Predicts the request on a backend, with its believed cached blocks.
-pub(super) fn prediction(
-    serving: &Serving,
-    input: &RouteInput<'_>,
-    one: &Candidate,
-) -> PredictedLatency {
-    let cached = cached_tokens(input, one.matched_blocks);
-    let sheddable = serving.model_state.sheddable() as f32;
-    PredictedLatency {
-        sheddable,
-        ..serving.estimate(&shape(input.request, cached), input.now).into()
     }
 }
 

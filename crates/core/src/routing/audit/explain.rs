@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::trace::{Pass, Trace};
 use crate::fleet::Model;
 use crate::routing::filters::RejectReason;
+use crate::routing::prediction::PredictedRequest;
 use crate::routing::random::{Peek, RandomSource};
 use crate::routing::route_context::RouteContext;
 use crate::routing::strategies::smart;
@@ -130,6 +131,7 @@ impl Router {
 
     fn reports(&self, input: &RouteInput<'_>, model: &Model, pass: &Pass) -> Vec<CandidateReport> {
         let strategy = self.strategy_of(model, input.now);
+        let request = PredictedRequest::of(input);
         let reports = (0_u32..).zip(&model.serving).map(|(row, serving)| {
             let one = pass.candidate(row).copied();
             // The filters reject a backend before its readings are taken.
@@ -138,7 +140,7 @@ impl Router {
             // `Assumed` rejects only as long as another backend is known to have what is needed.
             let is_open = reason.is_none_or(|reason| reason == RejectReason::Assumed);
             let converted_to = serving.conversion(input.request.operation);
-            let predicted = self.predicts().then(|| readings::prediction(serving, input, &one));
+            let predicted = self.predicts().then(|| request.on(serving, one.matched_blocks));
             CandidateReport {
                 predicted: predicted.map(|one| input.objectives.compare_text(&one)),
                 prediction: predicted.map(|one| one.to_value()),
