@@ -24,6 +24,7 @@ mod evidence;
 mod fault_shares;
 mod groups;
 mod health;
+mod held_probe;
 mod inflight_guard;
 mod latency;
 mod learned_context;

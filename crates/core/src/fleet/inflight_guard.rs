@@ -11,13 +11,13 @@ use penstock_api::units::{Timestamp, TokenCount};
 use penstock_predict::PredictionTicket;
 
 use super::backend::BackendState;
-use super::cooldown::{Cooldown, CooldownScope};
+use super::cooldown::CooldownScope;
 use super::drain_estimate::{ExpectedResponse, SlotId};
+use super::held_probe::HeldProbe;
 use super::load::{Probe, RequestTokens};
 use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
 use super::owner_shares::OwnerHold;
-use super::paused_backend::PausedBackend;
 use super::progress::{AwaitedRequest, ExpectedWait, ResponseProgress, StallWatch};
 use super::requester::Owner;
 
@@ -56,60 +56,6 @@ pub(super) struct ModelPermit<'a> {
     pub(super) state: &'a Arc<ModelState>,
     pub(super) limit: u32,
     pub(super) evidence: &'a ModelEvidence,
-}
-
-/// A probe slot that is held.
-#[derive(Debug)]
-enum HeldProbe {
-    None,
-    Breaker,
-    Cooldown(Arc<Cooldown>),
-    /// With the pause before it, in microseconds.
-    Frozen(u64),
-    Evidence(Arc<PausedBackend>),
-}
-
-impl HeldProbe {
-    /// Takes the probe slot; `None` if another attempt holds it or nothing is left to probe.
-    fn try_take(
-        state: &BackendState,
-        evidence: Option<&ModelEvidence>,
-        request: &PermitRequest,
-    ) -> Option<Self> {
-        match request.probe {
-            Probe::None => Some(Self::None),
-            Probe::Breaker => state.breaker.try_take_probe().then_some(Self::Breaker),
-            Probe::Cooldown => {
-                let cooldown = state.cooldowns.covering(request.scope, request.now)?;
-                cooldown.try_take_probe().then_some(Self::Cooldown(cooldown))
-            }
-            Probe::Frozen => state.progress.try_take_probe(request.now).map(Self::Frozen),
-            Probe::Evidence => {
-                let paused = evidence?.try_take_probe(request.client, state.serial)?;
-                Some(Self::Evidence(paused))
-            }
-        }
-    }
-
-    fn free(&self, state: &BackendState) {
-        match self {
-            Self::None => {}
-            Self::Breaker => state.breaker.free_probe(),
-            Self::Cooldown(cooldown) => cooldown.free_probe(),
-            Self::Frozen(_) => state.progress.free_probe(),
-            Self::Evidence(paused) => paused.free_probe(),
-        }
-    }
-
-    fn kind(&self) -> Probe {
-        match self {
-            Self::None => Probe::None,
-            Self::Breaker => Probe::Breaker,
-            Self::Cooldown(_) => Probe::Cooldown,
-            Self::Frozen(_) => Probe::Frozen,
-            Self::Evidence(_) => Probe::Evidence,
-        }
-    }
 }
 
 /// The permit of one request in flight on one backend; dropping it releases all it holds.
@@ -253,7 +199,8 @@ impl InflightGuard {
 
     /// Records the first token of a stream. The next request may then probe, too, because a long
     /// generation must not keep others away from a working backend. A cooldown keeps its probe
-    /// slot: an overloaded backend may refuse a second request beside the first.
+    /// slot: an overloaded backend may refuse a second request beside the first. So does a pause by
+    /// evidence until its tokens flow: an engine may start every stream and end none.
     pub fn first_token(&mut self) {
         self.end_prefill();
         let progress = &self.state.progress;
@@ -263,7 +210,7 @@ impl InflightGuard {
         if !std::mem::replace(&mut self.is_stream, true) {
             progress.begin_stream();
         }
-        if !matches!(self.probe, HeldProbe::Cooldown(_)) {
+        if !matches!(self.probe, HeldProbe::Cooldown(_) | HeldProbe::Evidence(_)) {
             self.free_probe();
         }
         // Its prompt no longer delays others.
@@ -291,6 +238,10 @@ impl InflightGuard {
     /// Records `count` tokens of its stream, received at `now`.
     pub fn note_tokens(&mut self, count: u32, now: Timestamp) {
         self.stall.note_token(now);
+        let is_evidence = matches!(self.probe, HeldProbe::Evidence(_));
+        if self.excludes_probes && is_evidence && self.stall.is_flowing(now) {
+            self.free_probe();
+        }
         if let Some(ticket) = &mut self.prediction {
             ticket.tokens(count, now.0 as f64);
         }
@@ -332,10 +283,9 @@ impl InflightGuard {
         }
         let progress = &self.state.progress;
         let is_early = self.awaited.as_ref().is_some_and(|one| progress.note_left(one, now));
-        if let HeldProbe::Frozen(pause) = self.probe
-            && is_early
-        {
-            progress.set_probe_pause(pause);
+        match self.probe {
+            HeldProbe::Frozen(pause) if is_early => progress.set_probe_pause(pause),
+            _ => {}
         }
     }
 

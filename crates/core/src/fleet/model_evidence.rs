@@ -14,7 +14,8 @@
 //! ([`super::FaultyModels`]).
 //!
 //! **The effect.** Other backends are preferred to a paused one. If all others are down or paused,
-//! it is used as if there were no evidence: traffic alone makes no model unavailable.
+//! it is used as if there were no evidence: traffic alone makes no model unavailable. A probe holds
+//! its slot until its tokens have flowed for as long as it takes to see a stream stall.
 //!
 //! **What would break it.** Decisions read the pauses without a lock. The ends of attempts take a
 //! lock after a fault within the window, for as long as it takes to add a number. A decision that

@@ -28,17 +28,26 @@ pub(super) fn limit(longest: Duration) -> Duration {
 pub(in crate::fleet) struct StallWatch {
     /// The time of its last token, at first its start.
     last_token: Timestamp,
+    /// The time of its first token.
+    first_token: Option<Timestamp>,
     /// The silence after which it has stalled; `None` if unknown.
     limit: Option<Duration>,
 }
 
 impl StallWatch {
     pub(in crate::fleet) fn new(sent: Timestamp, limit: Option<Duration>) -> Self {
-        Self { last_token: sent, limit }
+        Self { last_token: sent, first_token: None, limit }
     }
 
     pub(in crate::fleet) fn note_token(&mut self, now: Timestamp) {
         self.last_token = now;
+        self.first_token.get_or_insert(now);
+    }
+
+    /// Returns whether tokens come at `now` for longer than it takes to see a stream stall.
+    pub(in crate::fleet) fn is_flowing(&self, now: Timestamp) -> bool {
+        let limit = self.limit.unwrap_or(MIN_STALL);
+        self.first_token.is_some_and(|first| now.since(first) >= limit)
     }
 
     /// Ends the watch: the silence is that of a client which does not read.
@@ -60,8 +69,10 @@ mod tests {
         let at = |millis: u64| Timestamp(millis * 1000);
         let mut watch = StallWatch::new(at(1000), Some(limit(Duration::from_secs(2))));
         assert!(!watch.has_stalled(at(6999)) && watch.has_stalled(at(7000)));
+        assert!(!watch.is_flowing(at(60_000)));
         watch.note_token(at(7000));
         assert!(!watch.has_stalled(at(12_999)) && watch.has_stalled(at(13_000)));
+        assert!(!watch.is_flowing(at(12_999)) && watch.is_flowing(at(13_000)));
         watch.end();
         assert!(!watch.has_stalled(at(60_000)), "its client does not read");
         assert!(!StallWatch::new(at(0), None).has_stalled(at(60_000)), "nothing is measured");

@@ -38,6 +38,26 @@ fn stalled_stream_is_evidence_and_another_cancel_is_none() {
 }
 
 #[test]
+fn probe_of_a_paused_backend_ends_once_tokens_flow() {
+    let fleet = fleet_of(
+        "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\", models: [m]}]",
+    );
+    let fleet = fleet.topology();
+    let (row, health) = (&model(&fleet, "m").serving[0], &fleet.backends[0].config.health);
+    let from = source(Timestamp(1), Requester { client: 7, ..Requester::default() });
+    (0..3).for_each(|_| drop(row.learn_attempt(Outcome::Fault, from, LatencySample::None, health)));
+    let now = Timestamp(9_000_000);
+    let probe = Probe::Evidence;
+    let request = PermitRequest { probe, client: 7, now, ..PermitRequest::default() };
+    let mut held = row.try_reserve(&request).unwrap();
+    held.first_token();
+    for (millis, is_free) in [(0, false), (700, false), (800, true)] {
+        held.note_tokens(1, now.after(Duration::from_millis(millis)));
+        assert_eq!(row.try_reserve(&request).is_some(), is_free, "{millis} ms");
+    }
+}
+
+#[test]
 fn empty_responses_are_judged_like_refusals_and_teach_no_latency() {
     let fleet = fleet_of(
         "backends: [{name: x, url: \"http://a\", models: [m]}, {name: y, url: \"http://b\", models: [m]}]",
