@@ -7,72 +7,76 @@ use super::dialect::Dialect;
 use super::errors::ErrorCode;
 use super::prompt::{Layout, PromptField, PromptPlace};
 use super::stream::StreamFraming;
+use crate::named;
 pub use rows::OPERATIONS;
 
-/// An operation that a path requests from an engine.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Operation {
-    /// `POST /v1/chat/completions`
-    Chat,
-    /// `POST /v1/completions`
-    Completions,
-    /// `POST /v1/embeddings`
-    Embeddings,
-    /// `POST /v1/responses`
-    Responses,
-    /// `POST /v1/messages`
-    Messages,
-    /// `POST /v1/rerank`
-    Rerank,
-    /// `POST /v1/score`
-    Score,
-    /// `POST /v1/moderations`
-    Moderations,
-    /// `POST /v1/audio/speech`
-    Speech,
-    /// `POST /v1/audio/transcriptions`
-    Transcriptions,
-    /// `POST /v1/audio/translations`
-    Translations,
-    /// `POST /v1/images/generations`
-    ImageGenerations,
-    /// `POST /v1/images/edits`
-    ImageEdits,
-    /// `POST /v1/images/variations`
-    ImageVariations,
-    /// `POST /v1/messages/count_tokens`
-    CountTokens,
-    /// `POST /v1/responses/input_tokens`
-    InputTokens,
-    /// `POST /classify`
-    Classify,
-    /// `POST /pooling`
-    Pooling,
-    /// `POST /tokenize`
-    Tokenize,
-    /// `POST /detokenize`
-    Detokenize,
-    /// `POST /apply-template`
-    ApplyTemplate,
-    /// `POST /completion`, in llama.cpp's own form.
-    NativeCompletion,
-    /// `POST /embedding`, in llama.cpp's own form.
-    NativeEmbedding,
-    /// `POST /infill`
-    Infill,
-    /// `POST /v1/fim/completions`
-    FillInTheMiddle,
-    /// `POST /api/chat`, in Ollama's own form.
-    OllamaChat,
-    /// `POST /api/generate`, in Ollama's own form.
-    OllamaGenerate,
-    /// `POST /api/embed`, in Ollama's own form.
-    OllamaEmbed,
-    /// `POST /api/embeddings`, the older form of `/api/embed`: one vector per request.
-    OllamaEmbeddings,
-    /// A request of `routing.passthrough` or for a stored response: any method, the path unchanged.
-    Passthrough,
+named! {
+    /// An operation that a path requests from an engine.
+    #[derive(PartialOrd, Ord)]
+    #[repr(u8)]
+    pub enum Operation {
+        /// `POST /v1/chat/completions`
+        Chat = "chat",
+        /// `POST /v1/completions`
+        Completions = "completions",
+        /// `POST /v1/embeddings`
+        Embeddings = "embeddings",
+        /// `POST /v1/responses`
+        Responses = "responses",
+        /// `POST /v1/messages`
+        Messages = "messages",
+        /// `POST /v1/rerank`
+        Rerank = "rerank",
+        /// `POST /v1/score`
+        Score = "score",
+        /// `POST /v1/moderations`
+        Moderations = "moderations",
+        /// `POST /v1/audio/speech`
+        Speech = "speech",
+        /// `POST /v1/audio/transcriptions`
+        Transcriptions = "transcriptions",
+        /// `POST /v1/audio/translations`
+        Translations = "translations",
+        /// `POST /v1/images/generations`
+        ImageGenerations = "image_generations",
+        /// `POST /v1/images/edits`
+        ImageEdits = "image_edits",
+        /// `POST /v1/images/variations`
+        ImageVariations = "image_variations",
+        /// `POST /v1/messages/count_tokens`
+        CountTokens = "count_tokens",
+        /// `POST /v1/responses/input_tokens`
+        InputTokens = "input_tokens",
+        /// `POST /classify`
+        Classify = "classify",
+        /// `POST /pooling`
+        Pooling = "pooling",
+        /// `POST /tokenize`
+        Tokenize = "tokenize",
+        /// `POST /detokenize`
+        Detokenize = "detokenize",
+        /// `POST /apply-template`
+        ApplyTemplate = "apply_template",
+        /// `POST /completion`, in llama.cpp's own form.
+        NativeCompletion = "native_completion",
+        /// `POST /embedding`, in llama.cpp's own form.
+        NativeEmbedding = "native_embedding",
+        /// `POST /infill`
+        Infill = "infill",
+        /// `POST /v1/fim/completions`
+        FillInTheMiddle = "fim",
+        /// `POST /api/chat`, in Ollama's own form.
+        OllamaChat = "ollama_chat",
+        /// `POST /api/generate`, in Ollama's own form.
+        OllamaGenerate = "ollama_generate",
+        /// `POST /api/embed`, in Ollama's own form.
+        OllamaEmbed = "ollama_embed",
+        /// `POST /api/embeddings`, the older form of `/api/embed`: one vector per request.
+        OllamaEmbeddings = "ollama_embeddings",
+        /// A request of `routing.passthrough` or for a stored response: any method, the path
+        /// unchanged.
+        Passthrough = "passthrough",
+    }
 }
 
 /// The framing of a request body.
@@ -185,11 +189,6 @@ impl Operation {
     /// Returns the operation called by `path`.
     pub fn from_path(path: &str) -> Option<Self> {
         OPERATIONS.iter().find(|row| row.paths.contains(&path)).map(|row| row.operation)
-    }
-
-    /// Returns the name used in configuration, metrics and messages.
-    pub fn name(self) -> &'static str {
-        self.row().name
     }
 }
 

@@ -6,14 +6,13 @@ use crate::prompt::{Layout, PromptField, counted, images, main, system};
 
 const fn row(
     operation: Operation,
-    name: &'static str,
     paths: &'static [&'static str],
     prompt: &'static [PromptField],
     gen_ai_name: &'static str,
 ) -> OperationRow {
     OperationRow {
         operation,
-        name,
+        name: operation.name(),
         paths,
         dialect: Dialect::OpenAi,
         body: BodyFormat::Json,
@@ -44,12 +43,11 @@ const fn convertible(row: OperationRow, converts_to: &'static [Operation]) -> Op
 /// An operation of Ollama's own API that generates text.
 const fn ollama(
     operation: Operation,
-    name: &'static str,
     paths: &'static [&'static str],
     prompt: &'static [PromptField],
     gen_ai_name: &'static str,
 ) -> OperationRow {
-    let row = row(operation, name, paths, prompt, gen_ai_name);
+    let row = row(operation, paths, prompt, gen_ai_name);
     OperationRow {
         dialect: Dialect::Ollama,
         streams_by_default: true,
@@ -68,22 +66,14 @@ const fn upload(row: OperationRow) -> OperationRow {
 }
 
 /// An operation on images. OpenAI picks a model for requests without one.
-const fn image(
-    operation: Operation,
-    name: &'static str,
-    paths: &'static [&'static str],
-) -> OperationRow {
-    let row = row(operation, name, paths, &[], "generate_content");
+const fn image(operation: Operation, paths: &'static [&'static str]) -> OperationRow {
+    let row = row(operation, paths, &[], "generate_content");
     OperationRow { model_is_optional: true, ..upload(row) }
 }
 
 /// An operation that makes text of an audio file.
-const fn audio(
-    operation: Operation,
-    name: &'static str,
-    paths: &'static [&'static str],
-) -> OperationRow {
-    let row = row(operation, name, paths, &[], "generate_content");
+const fn audio(operation: Operation, paths: &'static [&'static str]) -> OperationRow {
+    let row = row(operation, paths, &[], "generate_content");
     OperationRow { result: ResultFormat::Text, ..upload(row) }
 }
 
@@ -130,7 +120,6 @@ pub const OPERATIONS: &[OperationRow] = &[
         ..generation(
             row(
                 Operation::Chat,
-                "chat",
                 &["/v1/chat/completions", "/chat/completions"],
                 CHAT_PROMPT,
                 "chat",
@@ -141,18 +130,12 @@ pub const OPERATIONS: &[OperationRow] = &[
     OperationRow {
         converts_to: &[Operation::OllamaGenerate],
         ..generation(
-            row(
-                Operation::Completions,
-                "completions",
-                &["/v1/completions"],
-                MIDDLE_PROMPT,
-                "text_completion",
-            ),
+            row(Operation::Completions, &["/v1/completions"], MIDDLE_PROMPT, "text_completion"),
             EventForm::CompletionText,
         )
     },
     convertible(
-        row(Operation::Embeddings, "embeddings", &["/v1/embeddings"], POOLING_PROMPT, "embeddings"),
+        row(Operation::Embeddings, &["/v1/embeddings"], POOLING_PROMPT, "embeddings"),
         &[Operation::OllamaEmbed],
     ),
     OperationRow {
@@ -161,13 +144,7 @@ pub const OPERATIONS: &[OperationRow] = &[
         unstarted_error: Some(dialect::response_refused),
         converts_to: &[Operation::Chat, Operation::Messages, Operation::OllamaChat],
         ..generation(
-            row(
-                Operation::Responses,
-                "responses",
-                &["/v1/responses", "/responses"],
-                RESPONSES_PROMPT,
-                "chat",
-            ),
+            row(Operation::Responses, &["/v1/responses", "/responses"], RESPONSES_PROMPT, "chat"),
             EventForm::TypedDelta,
         )
     },
@@ -175,54 +152,40 @@ pub const OPERATIONS: &[OperationRow] = &[
         dialect: Dialect::Anthropic,
         converts_to: &[Operation::Chat, Operation::OllamaChat],
         ..generation(
-            row(
-                Operation::Messages,
-                "messages",
-                &["/v1/messages", "/messages"],
-                MESSAGES_PROMPT,
-                "chat",
-            ),
+            row(Operation::Messages, &["/v1/messages", "/messages"], MESSAGES_PROMPT, "chat"),
             EventForm::BlockDelta,
         )
     },
     row(
         Operation::Rerank,
-        "rerank",
         &["/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking", "/reranking"],
         RERANK_PROMPT,
         "rerank",
     ),
-    row(Operation::Score, "score", &["/v1/score", "/score"], SCORE_PROMPT, "score"),
+    row(Operation::Score, &["/v1/score", "/score"], SCORE_PROMPT, "score"),
     OperationRow {
         model_is_optional: true,
-        ..row(
-            Operation::Moderations,
-            "moderations",
-            &["/v1/moderations"],
-            PLAIN_INPUT,
-            "moderation",
-        )
+        ..row(Operation::Moderations, &["/v1/moderations"], PLAIN_INPUT, "moderation")
     },
     OperationRow {
         result: ResultFormat::Audio,
         effect: Effect::Lasting,
-        ..row(Operation::Speech, "speech", &["/v1/audio/speech"], PLAIN_INPUT, "generate_content")
+        ..row(Operation::Speech, &["/v1/audio/speech"], PLAIN_INPUT, "generate_content")
     },
-    audio(Operation::Transcriptions, "transcriptions", &["/v1/audio/transcriptions"]),
-    audio(Operation::Translations, "translations", &["/v1/audio/translations"]),
+    audio(Operation::Transcriptions, &["/v1/audio/transcriptions"]),
+    audio(Operation::Translations, &["/v1/audio/translations"]),
     OperationRow {
         body: BodyFormat::Json,
         prompt: PLAIN_PROMPT,
-        ..image(Operation::ImageGenerations, "image_generations", &["/v1/images/generations"])
+        ..image(Operation::ImageGenerations, &["/v1/images/generations"])
     },
-    image(Operation::ImageEdits, "image_edits", &["/v1/images/edits"]),
-    image(Operation::ImageVariations, "image_variations", &["/v1/images/variations"]),
+    image(Operation::ImageEdits, &["/v1/images/edits"]),
+    image(Operation::ImageVariations, &["/v1/images/variations"]),
     OperationRow {
         dialect: Dialect::Anthropic,
         converts_to: &[Operation::ApplyTemplate, Operation::Tokenize],
         ..text(row(
             Operation::CountTokens,
-            "count_tokens",
             &["/v1/messages/count_tokens", "/messages/count_tokens"],
             MESSAGES_PROMPT,
             "count_tokens",
@@ -230,104 +193,59 @@ pub const OPERATIONS: &[OperationRow] = &[
     },
     text(row(
         Operation::InputTokens,
-        "input_tokens",
         &["/v1/responses/input_tokens", "/responses/input_tokens"],
         RESPONSES_PROMPT,
         "count_tokens",
     )),
-    row(
-        Operation::Classify,
-        "classify",
-        &["/classify", "/v1/classify"],
-        POOLING_PROMPT,
-        "classify",
-    ),
-    row(Operation::Pooling, "pooling", &["/pooling"], POOLING_PROMPT, "pooling"),
-    text(row(
-        Operation::Tokenize,
-        "tokenize",
-        &["/tokenize", "/v1/tokenize"],
-        TOKENIZE_PROMPT,
-        "tokenize",
-    )),
+    row(Operation::Classify, &["/classify", "/v1/classify"], POOLING_PROMPT, "classify"),
+    row(Operation::Pooling, &["/pooling"], POOLING_PROMPT, "pooling"),
+    text(row(Operation::Tokenize, &["/tokenize", "/v1/tokenize"], TOKENIZE_PROMPT, "tokenize")),
     text(row(
         Operation::Detokenize,
-        "detokenize",
         &["/detokenize", "/v1/detokenize"],
         &[counted("tokens")],
         "detokenize",
     )),
-    text(row(
-        Operation::ApplyTemplate,
-        "apply_template",
-        &["/apply-template"],
-        CHAT_PROMPT,
-        "apply_template",
-    )),
+    text(row(Operation::ApplyTemplate, &["/apply-template"], CHAT_PROMPT, "apply_template")),
     generation(
         row(
             Operation::NativeCompletion,
-            "native_completion",
             &["/completion", "/completions"],
             NATIVE_PROMPT,
             "text_completion",
         ),
         EventForm::Content,
     ),
-    row(
-        Operation::NativeEmbedding,
-        "native_embedding",
-        &["/embedding", "/embeddings"],
-        EMBEDDING_PROMPT,
-        "embeddings",
-    ),
+    row(Operation::NativeEmbedding, &["/embedding", "/embeddings"], EMBEDDING_PROMPT, "embeddings"),
     generation(
-        row(Operation::Infill, "infill", &["/infill"], INFILL_PROMPT, "text_completion"),
+        row(Operation::Infill, &["/infill"], INFILL_PROMPT, "text_completion"),
         EventForm::Content,
     ),
     generation(
-        row(
-            Operation::FillInTheMiddle,
-            "fim",
-            &["/v1/fim/completions"],
-            MIDDLE_PROMPT,
-            "text_completion",
-        ),
+        row(Operation::FillInTheMiddle, &["/v1/fim/completions"], MIDDLE_PROMPT, "text_completion"),
         EventForm::ChatDelta,
     ),
     convertible(
-        ollama(Operation::OllamaChat, "ollama_chat", &["/api/chat"], OLLAMA_CHAT_PROMPT, "chat"),
+        ollama(Operation::OllamaChat, &["/api/chat"], OLLAMA_CHAT_PROMPT, "chat"),
         &[Operation::Chat, Operation::Messages],
     ),
     convertible(
-        ollama(
-            Operation::OllamaGenerate,
-            "ollama_generate",
-            &["/api/generate"],
-            GENERATE_PROMPT,
-            "text_completion",
-        ),
+        ollama(Operation::OllamaGenerate, &["/api/generate"], GENERATE_PROMPT, "text_completion"),
         &[Operation::Chat, Operation::Completions, Operation::Messages],
     ),
     OperationRow {
         dialect: Dialect::Ollama,
         converts_to: &[Operation::Embeddings],
-        ..row(Operation::OllamaEmbed, "ollama_embed", &["/api/embed"], PLAIN_INPUT, "embeddings")
+        ..row(Operation::OllamaEmbed, &["/api/embed"], PLAIN_INPUT, "embeddings")
     },
     OperationRow {
         dialect: Dialect::Ollama,
         converts_to: &[Operation::Embeddings],
-        ..row(
-            Operation::OllamaEmbeddings,
-            "ollama_embeddings",
-            &["/api/embeddings"],
-            PLAIN_PROMPT,
-            "embeddings",
-        )
+        ..row(Operation::OllamaEmbeddings, &["/api/embeddings"], PLAIN_PROMPT, "embeddings")
     },
     OperationRow {
         // Its path may stand for anything.
         effect: Effect::Lasting,
-        ..text(row(Operation::Passthrough, "passthrough", &[], &[], "passthrough"))
+        ..text(row(Operation::Passthrough, &[], &[], "passthrough"))
     },
 ];
