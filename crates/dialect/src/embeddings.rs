@@ -143,10 +143,9 @@ struct OpenAiResponse<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Item<'a> {
-    #[serde(default)]
     index: Option<usize>,
-    #[serde(borrow)]
     embedding: &'a RawValue,
 }
 

@@ -14,56 +14,45 @@ const OTHER_OUTPUT: &[&str] =
     &["audio", "prediction", "web_search_options", "functions", "function_call"];
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ChatMessage<'a> {
-    #[serde(borrow)]
     role: Text<'a>,
-    #[serde(default, borrow)]
     content: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     reasoning_content: Option<Text<'a>>,
-    #[serde(default, borrow)]
     reasoning: Option<Text<'a>>,
-    #[serde(default, borrow)]
     refusal: Option<Text<'a>>,
-    #[serde(default, borrow)]
     tool_calls: Option<Vec<ChatCall<'a>>>,
-    #[serde(default, borrow)]
     tool_call_id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ChatCall<'a> {
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
-    #[serde(borrow)]
     function: ChatFunction<'a>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ChatFunction<'a> {
-    #[serde(borrow)]
     name: Text<'a>,
-    #[serde(default, borrow)]
     arguments: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ContentPart<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(default, borrow)]
     text: Option<Text<'a>>,
-    #[serde(default, borrow)]
     refusal: Option<Text<'a>>,
-    #[serde(default, borrow)]
     image_url: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ImageUrl<'a> {
-    #[serde(borrow)]
     url: Text<'a>,
 }
 

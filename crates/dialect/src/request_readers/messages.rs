@@ -25,10 +25,9 @@ const PLATFORM: &[&str] = &[
 ];
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct AnthropicMessage<'a> {
-    #[serde(borrow)]
     role: Text<'a>,
-    #[serde(borrow)]
     content: &'a RawValue,
 }
 
@@ -90,10 +89,10 @@ fn fill_thinking_and_format<'a>(
     fields: &mut Fields<'a>,
 ) -> Result<(), ConvertError> {
     #[derive(Deserialize)]
+    #[serde(bound(deserialize = "'de: 'a"))]
     struct ThinkingField<'a> {
-        #[serde(rename = "type", borrow)]
+        #[serde(rename = "type")]
         kind: Text<'a>,
-        #[serde(default)]
         budget_tokens: Option<Whole<u64>>,
     }
     #[derive(Default, Deserialize)]

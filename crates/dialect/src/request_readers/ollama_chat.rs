@@ -10,38 +10,29 @@ use crate::image;
 use crate::json::{Fields, Text};
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct OllamaMessage<'a> {
-    #[serde(borrow)]
     role: Text<'a>,
-    #[serde(default, borrow)]
     content: Option<Text<'a>>,
-    #[serde(default, borrow)]
     thinking: Option<Text<'a>>,
-    #[serde(default, borrow)]
     images: Option<Vec<Text<'a>>>,
-    #[serde(default, borrow)]
     tool_calls: Option<Vec<OllamaCall<'a>>>,
-    #[serde(default, borrow)]
     tool_name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     tool_call_id: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct OllamaCall<'a> {
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
-    #[serde(borrow)]
     function: OllamaFunction<'a>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct OllamaFunction<'a> {
-    #[serde(borrow)]
     name: Text<'a>,
-    #[serde(default, borrow)]
     arguments: Option<&'a RawValue>,
 }
 

@@ -41,21 +41,18 @@ const PLATFORM: &[&str] = &[
 
 /// A function that the model may call.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 pub(super) struct Function<'a> {
-    #[serde(borrow)]
     name: Text<'a>,
-    #[serde(default, borrow)]
     description: Option<Text<'a>>,
-    #[serde(default, borrow)]
     parameters: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     strict: Option<&'a RawValue>,
 }
 
 /// A tool in the form of Ollama's and OpenAI's chat.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct FunctionTool<'a> {
-    #[serde(borrow)]
     function: Function<'a>,
 }
 
@@ -158,8 +155,8 @@ struct NamedTool<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ToolName<'a> {
-    #[serde(borrow)]
     name: Text<'a>,
 }
 
@@ -175,10 +172,9 @@ impl<'a> NamedTool<'a> {
 
 /// The tools among which the model may choose, with `mode` auto or required.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct AllowedTools<'a> {
-    #[serde(borrow)]
     mode: Text<'a>,
-    #[serde(borrow)]
     tools: Vec<NamedTool<'a>>,
 }
 
@@ -236,14 +232,11 @@ fn read_tool_choice(raw: &RawValue) -> Result<ToolChoice<'_>, ConvertError> {
 
 /// A JSON schema with its name.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 pub(super) struct NamedSchema<'a> {
-    #[serde(borrow)]
     schema: &'a RawValue,
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     description: Option<Text<'a>>,
-    #[serde(default, borrow)]
     strict: Option<&'a RawValue>,
 }
 
@@ -256,10 +249,10 @@ impl<'a> From<NamedSchema<'a>> for Format<'a> {
 
 fn read_format(raw: &RawValue) -> Result<Option<Format<'_>>, ConvertError> {
     #[derive(Deserialize)]
+    #[serde(bound(deserialize = "'de: 'a"))]
     struct ResponseFormat<'a> {
-        #[serde(rename = "type", borrow)]
+        #[serde(rename = "type")]
         kind: Text<'a>,
-        #[serde(default, borrow)]
         json_schema: Option<NamedSchema<'a>>,
     }
     const EXPECTED: &str = "text, json_object, or json_schema with a schema";

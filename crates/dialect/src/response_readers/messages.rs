@@ -14,26 +14,18 @@ use crate::piece::{Channel, Halves, Piece};
 
 /// An event, or a complete message; the type distinguishes them.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Data<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(default)]
     index: Option<Count>,
-    #[serde(default, borrow)]
     message: Option<Head<'a>>,
-    #[serde(default, borrow)]
     content_block: Option<Block<'a>>,
-    #[serde(default, borrow)]
     delta: Option<Delta<'a>>,
-    #[serde(default, borrow)]
     content: Option<Vec<Block<'a>>>,
-    #[serde(default, borrow)]
     stop_reason: Option<Text<'a>>,
-    #[serde(default, borrow)]
     stop_sequence: Option<Text<'a>>,
-    #[serde(default)]
     usage: Option<AnthropicUsage>,
-    #[serde(default, borrow)]
     error: Option<&'a RawValue>,
 }
 
@@ -46,20 +38,15 @@ struct Head<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Block<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(default, borrow)]
     text: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     thinking: Option<Piece<'a>>,
-    #[serde(default, borrow)]
     signature: Option<Text<'a>>,
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     input: Option<&'a RawValue>,
 }
 

@@ -42,18 +42,16 @@ struct LineMessage<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct LineCall<'a> {
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
-    #[serde(borrow)]
     function: LineFunction<'a>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct LineFunction<'a> {
-    #[serde(borrow)]
     name: Text<'a>,
-    #[serde(default, borrow)]
     arguments: Option<Arguments<'a>>,
 }
 

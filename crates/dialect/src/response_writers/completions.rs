@@ -15,12 +15,11 @@ const KIND: &str = "text_completion";
 
 /// A token's probability in the form of chat.
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Token<'a> {
-    #[serde(borrow)]
     token: Text<'a>,
-    #[serde(borrow)]
     logprob: &'a RawValue,
-    #[serde(default, borrow)]
+    #[serde(default)]
     top_logprobs: Vec<Token<'a>>,
 }
 

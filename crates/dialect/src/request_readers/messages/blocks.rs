@@ -9,47 +9,33 @@ use crate::image;
 use crate::json::{Text, is_string, read_value};
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Block<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(default, borrow)]
     text: Option<Text<'a>>,
-    #[serde(default, borrow)]
     thinking: Option<Text<'a>>,
-    #[serde(default, borrow)]
     signature: Option<Text<'a>>,
-    #[serde(default, borrow)]
     source: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     input: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     tool_use_id: Option<Text<'a>>,
-    #[serde(default, borrow)]
     content: Option<&'a RawValue>,
-    #[serde(default)]
     is_error: Option<bool>,
-    #[serde(default, borrow)]
     title: Option<Text<'a>>,
     /// The description of a document.
-    #[serde(default, borrow)]
     context: Option<Text<'a>>,
-    #[serde(default, borrow)]
     tool_name: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct Source<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(default, borrow)]
     media_type: Option<Text<'a>>,
-    #[serde(default, borrow)]
     data: Option<Text<'a>>,
-    #[serde(default, borrow)]
     url: Option<Text<'a>>,
 }
 

@@ -65,20 +65,15 @@ const COMPUTER: &str = "Uses the mouse, the keyboard and screenshots of a comput
 const OLDER_EDITOR_SCHEMA: &str = r#"{"type":"object","properties":{"command":{"type":"string","enum":["view","create","str_replace","insert","undo_edit"]},"path":{"type":"string","description":"The path of the file or directory."},"view_range":{"type":"array","items":{"type":"integer"},"description":"With view: the first and the last line, from 1; -1 is the end."},"file_text":{"type":"string","description":"With create: the text of the file."},"old_str":{"type":"string","description":"With str_replace: the text to replace, which must occur exactly once."},"new_str":{"type":"string","description":"With str_replace and insert: the new text."},"insert_line":{"type":"integer","description":"With insert: the line after which the text goes; 0 is the start."}},"required":["command","path"]}"#;
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct AnthropicTool<'a> {
-    #[serde(default, rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Option<Text<'a>>,
-    #[serde(borrow)]
     name: Text<'a>,
-    #[serde(default, borrow)]
     description: Option<Text<'a>>,
-    #[serde(default, borrow)]
     input_schema: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     strict: Option<&'a RawValue>,
-    #[serde(default)]
     display_width_px: Option<u32>,
-    #[serde(default)]
     display_height_px: Option<u32>,
 }
 
@@ -88,12 +83,11 @@ pub(super) fn fill_tools<'a>(
     fields: &mut Fields<'a>,
 ) -> Result<(), ConvertError> {
     #[derive(Deserialize)]
+    #[serde(bound(deserialize = "'de: 'a"))]
     struct Choice<'a> {
-        #[serde(rename = "type", borrow)]
+        #[serde(rename = "type")]
         kind: Text<'a>,
-        #[serde(default, borrow)]
         name: Option<Text<'a>>,
-        #[serde(default)]
         disable_parallel_tool_use: Option<bool>,
     }
     const CHOICE: &str = "an object of type auto, any, tool or none";

@@ -28,16 +28,13 @@ struct Item<'a> {
 }
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ItemPart<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(default, borrow)]
     text: Option<Text<'a>>,
-    #[serde(default, borrow)]
     refusal: Option<Text<'a>>,
-    #[serde(default, borrow)]
     image_url: Option<Text<'a>>,
-    #[serde(default, borrow)]
     detail: Option<Text<'a>>,
 }
 

@@ -20,19 +20,16 @@ const FREE_FORM: &str = r#"{"type":"object","properties":{"input":{"type":"strin
 const EXPECTED: &str = "a function, a custom tool or a namespace of them, with a name";
 
 #[derive(Deserialize)]
+#[serde(bound(deserialize = "'de: 'a"))]
 struct ResponsesTool<'a> {
-    #[serde(rename = "type", borrow)]
+    #[serde(rename = "type")]
     kind: Text<'a>,
-    #[serde(default, borrow)]
     name: Option<Text<'a>>,
-    #[serde(default, borrow)]
     description: Option<Text<'a>>,
-    #[serde(default, borrow)]
     parameters: Option<&'a RawValue>,
-    #[serde(default, borrow)]
     strict: Option<&'a RawValue>,
     /// The tools of a namespace.
-    #[serde(default, borrow)]
+    #[serde(default)]
     tools: Vec<ResponsesTool<'a>>,
 }
 
@@ -62,8 +59,9 @@ pub(super) fn read_tools<'a>(fields: &mut Fields<'a>) -> Result<Vec<Tool<'a>>, C
 /// Drops a `tool_choice` that forces a tool of the platform: the model is not offered that tool.
 pub(super) fn discard_hosted_choice(fields: &mut Fields<'_>) {
     #[derive(Deserialize)]
+    #[serde(bound(deserialize = "'de: 'a"))]
     struct Kind<'a> {
-        #[serde(rename = "type", borrow)]
+        #[serde(rename = "type")]
         kind: Text<'a>,
     }
     let is_hosted = |raw: &RawValue| {
