@@ -6,7 +6,8 @@ use std::fmt;
 use std::io::Write;
 use std::ops::Deref;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::error::ConvertError;
@@ -23,8 +24,9 @@ pub(super) fn text_of(response: &[u8]) -> Cow<'_, str> {
 }
 
 /// A JSON string, borrowed from the body unless it has escapes.
-#[derive(Clone, PartialEq, Eq, Default)]
-pub(super) struct Text<'a>(Cow<'a, str>);
+#[derive(Clone, PartialEq, Eq, Default, Deserialize)]
+#[serde(transparent)]
+pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
 impl Deref for Text<'_> {
     type Target = str;
@@ -49,34 +51,6 @@ impl<'a> From<&'a str> for Text<'a> {
 impl From<String> for Text<'_> {
     fn from(text: String) -> Self {
         Self(Cow::Owned(text))
-    }
-}
-
-impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct TextVisitor;
-
-        impl<'de> Visitor<'de> for TextVisitor {
-            type Value = Text<'de>;
-
-            fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-                formatter.write_str("a string")
-            }
-
-            fn visit_borrowed_str<E: Error>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text::from(text))
-            }
-
-            fn visit_str<E: Error>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text::from(text.to_owned()))
-            }
-
-            fn visit_string<E: Error>(self, text: String) -> Result<Text<'de>, E> {
-                Ok(Text::from(text))
-            }
-        }
-
-        deserializer.deserialize_str(TextVisitor)
     }
 }
 
