@@ -6,7 +6,7 @@ use std::path::Path;
 use penstock_sim::compare::Difference;
 use penstock_sim::statistics::Percentiles;
 use penstock_sim::summary::{Load, PriorityFigures, ShedFigures, Summary, first_token, per_token};
-use penstock_sim::world::{BudgetResult, FailReason, ShedReason, Status};
+use penstock_sim::world::{BudgetResult, Status};
 use serde_json::{Map, Value, json};
 
 use super::error::SimulateError;
@@ -20,8 +20,8 @@ pub(super) fn summary_json(one: &Summary) -> Value {
     let reasons = |pairs: &mut dyn Iterator<Item = (&'static str, usize)>| -> Map<String, Value> {
         pairs.map(|(name, count)| (name.to_owned(), count.into())).collect()
     };
-    let shed = one.shed.iter().map(|(reason, count)| (shed_name(*reason), *count));
-    let failed = one.failed.iter().map(|(reason, count)| (fail_name(*reason), *count));
+    let shed = one.shed.iter().map(|(reason, count)| (reason.name(), *count));
+    let failed = one.failed.iter().map(|(reason, count)| (reason.name(), *count));
     json!({
         "requests": one.requests, "done": one.done, "left": one.left, "abandoned": one.abandoned,
         "retries": one.retries,
@@ -84,35 +84,12 @@ pub(super) fn difference_json(one: &Difference) -> Value {
     })
 }
 
-pub(super) fn shed_name(reason: ShedReason) -> &'static str {
-    match reason {
-        ShedReason::Saturated => "saturated",
-        ShedReason::CoolingDown => "cooling_down",
-        ShedReason::ObjectiveMissed => "objective_missed",
-        ShedReason::QueueFull => "queue_full",
-        ShedReason::QueueTimeout => "queue_timeout",
-        ShedReason::Unhealthy => "unhealthy",
-        ShedReason::Unserved => "unserved",
-        ShedReason::BudgetExceeded => "budget_exceeded",
-    }
-}
-
-pub(super) fn fail_name(reason: FailReason) -> &'static str {
-    match reason {
-        FailReason::NotSent => "not_sent",
-        FailReason::Refused => "refused",
-        FailReason::NoResponse => "no_response",
-        FailReason::Cut => "cut",
-        FailReason::TooLong => "too_long",
-    }
-}
-
 fn status_name(status: Status) -> &'static str {
     match status {
         Status::Open => "open",
         Status::Done => "done",
-        Status::Shed(reason) => shed_name(reason),
-        Status::Failed(reason) => fail_name(reason),
+        Status::Shed(reason) => reason.name(),
+        Status::Failed(reason) => reason.name(),
         Status::Left => "left",
         Status::Abandoned => "abandoned",
     }

@@ -1,5 +1,6 @@
 //! One page of results.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use penstock_sim::compare::{Difference, compare};
@@ -8,7 +9,6 @@ use penstock_sim::summary::{PredictionFigures, PriorityFigures, ShedFigures, Sum
 use penstock_sim::workload::Workload;
 use penstock_sim::world::BudgetResult;
 
-use super::formats::{fail_name, shed_name};
 use super::overload::{overload, warnings};
 use super::setup::{PlannedLoad, SimulationPlan};
 use super::template::hash_of;
@@ -289,30 +289,23 @@ fn of_priority(one: &Summary, priority: i8, of: impl Fn(&PriorityFigures) -> f64
     one.priorities.iter().find(|one| one.priority == priority).map_or(0.0, of)
 }
 
-/// Returns every reason for which requests were shed or failed.
-fn reasons(arms: &[Arm<'_>]) -> Vec<String> {
+/// Returns the reasons for which requests were shed or failed, with their counts.
+fn reasons_of(one: &Summary) -> impl Iterator<Item = (String, usize)> {
+    let shed = one.shed.iter().map(|(reason, count)| (format!("shed: {}", reason.name()), *count));
+    let failed = one.failed.iter();
+    let failed = failed.map(|(reason, count)| (format!("failed: {}", reason.name()), *count));
+    shed.chain(failed)
+}
+
+fn reasons(arms: &[Arm<'_>]) -> BTreeSet<String> {
     let summaries = arms.iter().flat_map(|arm| &arm.summaries);
-    let mut found: Vec<String> = summaries
-        .flat_map(|one| {
-            let shed = one.shed.iter().map(|(reason, _)| format!("shed: {}", shed_name(*reason)));
-            let failed =
-                one.failed.iter().map(|(reason, _)| format!("failed: {}", fail_name(*reason)));
-            shed.chain(failed).collect::<Vec<_>>()
-        })
-        .collect();
-    found.sort();
-    found.dedup();
-    found
+    summaries.flat_map(reasons_of).map(|(reason, _)| reason).collect()
 }
 
 fn count_of(arm: &Arm<'_>, reason: &str) -> String {
     number(arm, |one| {
-        let shed =
-            one.shed.iter().map(|(one, count)| (format!("shed: {}", shed_name(*one)), *count));
-        let failed =
-            one.failed.iter().map(|(one, count)| (format!("failed: {}", fail_name(*one)), *count));
-        let mut counts = shed.chain(failed).filter(|(name, _)| name == reason);
-        counts.next().map_or(0.0, |(_, count)| count as f64)
+        let mut found = reasons_of(one).filter(|(name, _)| name == reason);
+        found.next().map_or(0.0, |(_, count)| count as f64)
     })
 }
 

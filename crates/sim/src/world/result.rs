@@ -4,40 +4,44 @@ use penstock_core::admission::budgets::Money;
 
 use crate::engine::EngineCounters;
 
-/// The reason why a request was not sent to any backend.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ShedReason {
-    /// Every backend was at its limit of requests.
-    Saturated,
-    /// Every backend was in cooldown.
-    CoolingDown,
-    /// The request would have missed its objectives.
-    ObjectiveMissed,
-    /// The queue was full, and no waiting request was less important.
-    QueueFull,
-    /// The request reached the queue timeout.
-    QueueTimeout,
-    /// No backend was healthy.
-    Unhealthy,
-    /// No backend serves the request.
-    Unserved,
-    /// A budget of the client had no room for it.
-    BudgetExceeded,
+penstock_api::named! {
+    /// The reason why a request was not sent to any backend.
+    #[derive(PartialOrd, Ord)]
+    pub enum ShedReason {
+        /// Every backend was at its limit of requests.
+        Saturated = "saturated",
+        /// Every backend was in cooldown.
+        CoolingDown = "cooling_down",
+        /// The request would have missed its objectives.
+        ObjectiveMissed = "objective_missed",
+        /// The queue was full, and no waiting request was less important.
+        QueueFull = "queue_full",
+        /// The request reached the queue timeout.
+        QueueTimeout = "queue_timeout",
+        /// No backend was healthy.
+        Unhealthy = "unhealthy",
+        /// No backend serves the request.
+        Unserved = "unserved",
+        /// A budget of the client had no room for it.
+        BudgetExceeded = "budget_exceeded",
+    }
 }
 
-/// The reason why a sent request failed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FailReason {
-    /// The backend could not be reached.
-    NotSent,
-    /// The engine refused the request.
-    Refused,
-    /// The engine was lost before the first token.
-    NoResponse,
-    /// The engine was lost after the first token.
-    Cut,
-    /// The prompt was longer than the engine takes.
-    TooLong,
+penstock_api::named! {
+    /// The reason why a sent request failed.
+    #[derive(PartialOrd, Ord)]
+    pub enum FailReason {
+        /// The backend could not be reached.
+        NotSent = "not_sent",
+        /// The engine refused the request.
+        Refused = "refused",
+        /// The engine was lost before the first token.
+        NoResponse = "no_response",
+        /// The engine was lost after the first token.
+        Cut = "cut",
+        /// The prompt was longer than the engine takes.
+        TooLong = "too_long",
+    }
 }
 
 /// The status of a request.
