@@ -147,8 +147,7 @@ fn print_text(findings: &[Finding], output: &mut Output) -> Result<(), CliError>
             output.line(format!("{:<4}  {:<widest$}  -> {remedy}", "", ""))?;
         }
     }
-    let [ok, warn, fail] =
-        [Level::Ok, Level::Warn, Level::Fail].map(|level| count(findings, level));
+    let [ok, warn, fail] = Level::ALL.map(|level| count(findings, level));
     output.line(format!("\n{ok} ok, {warn} warnings, {fail} failures"))
 }
 

@@ -6,6 +6,7 @@ mod export;
 
 use std::path::PathBuf;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use penstock_clock::unix_seconds;
 
@@ -38,8 +39,14 @@ pub(super) struct UsageArgs {
     file: Option<PathBuf>,
 
     /// The columns that rows are grouped by, separated by commas
-    #[arg(long, value_name = "COLUMNS", value_delimiter = ',', default_value = "day,model")]
-    by: Vec<GroupBy>,
+    #[arg(
+        long,
+        value_name = "COLUMNS",
+        value_delimiter = ',',
+        default_value = "day,model",
+        value_parser = dimension()
+    )]
+    by: Vec<Dimension>,
 
     /// The first day: 2026-11-23, or 7d for seven days ago
     #[arg(long, value_name = "DAY", value_parser = day)]
@@ -59,25 +66,6 @@ pub(super) struct UsageArgs {
 
     #[command(flatten)]
     config: ConfigArgs,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum GroupBy {
-    Day,
-    Model,
-    Backend,
-    Key,
-}
-
-impl GroupBy {
-    fn dimension(self) -> Dimension {
-        match self {
-            Self::Day => Dimension::Day,
-            Self::Model => Dimension::Model,
-            Self::Backend => Dimension::Backend,
-            Self::Key => Dimension::Key,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -118,7 +106,7 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
         });
     }
     let mut by: Vec<Dimension> = Vec::new();
-    for dimension in args.by.iter().map(|one| one.dimension()) {
+    for dimension in args.by.iter().copied() {
         // A second column with the same values would separate nothing.
         if !by.contains(&dimension) {
             by.push(dimension);
@@ -133,6 +121,11 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
         Format::Csv => to_csv(&query.by, &rows),
         Format::Json => to_json(&query.by, &rows),
     })
+}
+
+fn dimension() -> impl TypedValueParser<Value = Dimension> {
+    PossibleValuesParser::new(Dimension::ALL.map(Dimension::name))
+        .try_map(|name| Dimension::from_name(&name).ok_or("no such column"))
 }
 
 fn day(given: &str) -> Result<String, String> {

@@ -2,26 +2,17 @@
 
 use serde::Serialize;
 
-/// The severity of a finding.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Level {
-    /// Fine.
-    Ok,
-    /// It works now, but may fail.
-    Warn,
-    /// It does not work.
-    Fail,
-}
-
-impl Level {
-    /// Returns the word for the level.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Warn => "warn",
-            Self::Fail => "fail",
-        }
+penstock_api::named! {
+    /// The severity of a finding.
+    #[derive(Serialize)]
+    #[serde(rename_all = "lowercase")]
+    pub(super) enum Level {
+        /// Fine.
+        Ok = "ok",
+        /// It works now, but may fail.
+        Warn = "warn",
+        /// It does not work.
+        Fail = "fail",
     }
 }
 
