@@ -1,10 +1,11 @@
 //! The models in a backend's memory, as its engine reports them. Engines that serve only the model
 //! they were started with report nothing: that model is always there.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use penstock_api::units::{ByteSize, Timestamp, TokenCount};
 use penstock_clock::{now, unix_seconds};
+use penstock_config::UnixTime;
 use penstock_core::fleet::{Backend, LoadedModel};
 use penstock_scoring::Residency;
 use serde_json::Value;
@@ -141,30 +142,9 @@ fn read_router_list(list: &Value) -> Option<Vec<LoadedModel>> {
 /// Converts a time such as `2026-11-23T04:10:31.5-07:00` to our own clock. `None` for one that has
 /// passed: the engine's clock differs from ours, or it never unloads the model.
 fn to_timestamp(text: &str, unix_now: u64, now: Timestamp) -> Option<Timestamp> {
-    let (local, offset) = split_offset(text)?;
-    let local = humantime::parse_rfc3339_weak(local).ok()?;
-    let local = local.duration_since(UNIX_EPOCH).ok()?.as_secs();
-    let at = i64::try_from(local).ok()?.checked_sub(offset)?;
-    let left = u64::try_from(at).ok()?.checked_sub(unix_now).filter(|left| *left > 0)?;
-    let at: Option<SystemTime> = UNIX_EPOCH.checked_add(Duration::from_secs(left));
-    at.map(|_| now.after(Duration::from_secs(left)))
-}
-
-/// Splits a time into the part before its offset, and the offset in seconds.
-fn split_offset(text: &str) -> Option<(&str, i64)> {
-    if let Some(local) = text.strip_suffix('Z') {
-        return Some((local, 0));
-    }
-    let at = text.len().checked_sub("+00:00".len())?;
-    let (local, offset) = (text.get(..at)?, text.get(at..)?);
-    let sign = match offset.get(..1)? {
-        "+" => 1,
-        "-" => -1,
-        _ => return None,
-    };
-    let (hours, minutes) = offset.get(1..)?.split_once(':')?;
-    let seconds = hours.parse::<i64>().ok()? * 3600 + minutes.parse::<i64>().ok()? * 60;
-    Some((local, sign * seconds))
+    let at = UnixTime::parse(text)?;
+    let left = at.0.checked_sub(unix_now).filter(|left| *left > 0)?;
+    Some(now.after(Duration::from_secs(left)))
 }
 
 #[cfg(test)]
