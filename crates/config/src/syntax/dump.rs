@@ -1,11 +1,11 @@
 //! The effective configuration as YAML, for `config dump` and `/config`. Secrets are masked before
 //! they get here.
 
-use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
 /// A value to write as YAML.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
 pub(crate) enum Dump {
     Null,
     Bool(bool),
@@ -14,6 +14,7 @@ pub(crate) enum Dump {
     Text(String),
     List(Vec<Dump>),
     /// A mapping, in the order in which it is shown.
+    #[serde(serialize_with = "as_mapping")]
     Map(Vec<(String, Dump)>),
 }
 
@@ -32,28 +33,6 @@ impl Dump {
     }
 }
 
-impl Serialize for Dump {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::Null => serializer.serialize_unit(),
-            Self::Bool(value) => serializer.serialize_bool(*value),
-            Self::Integer(value) => serializer.serialize_i64(*value),
-            Self::Float(value) => serializer.serialize_f64(*value),
-            Self::Text(text) => serializer.serialize_str(text),
-            Self::List(items) => {
-                let mut list = serializer.serialize_seq(Some(items.len()))?;
-                for item in items {
-                    list.serialize_element(item)?;
-                }
-                list.end()
-            }
-            Self::Map(entries) => {
-                let mut map = serializer.serialize_map(Some(entries.len()))?;
-                for (key, value) in entries {
-                    map.serialize_entry(key, value)?;
-                }
-                map.end()
-            }
-        }
-    }
+fn as_mapping<S: Serializer>(entries: &[(String, Dump)], out: S) -> Result<S::Ok, S::Error> {
+    out.collect_map(entries.iter().map(|(key, value)| (key, value)))
 }
