@@ -40,6 +40,7 @@ use penstock_api::KindCounters;
 use penstock_api::slices::element_of;
 use penstock_api::units::Timestamp;
 use penstock_config::BreakerConfig;
+use serde::{Deserialize, Serialize};
 
 use self::streak::Streak;
 use super::health::{CheckOutcome, CheckResult};
@@ -54,7 +55,8 @@ const MAX_DOUBLINGS: u32 = 16;
 const CHECKS: u32 = 2;
 
 /// The state of a breaker as a new request finds it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum BreakerState {
     Closed,
     /// One request may probe now.

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 
 use crate::fleet::groups::split_member;
 use crate::fleet::{
-    Backend, BreakerState, ContextLimit, CooldownCause, CooldownScope, Fleet, GroupAddress, Groups,
-    Health, LoadedModel, ModelState, Topology,
+    Backend, ContextLimit, CooldownCause, CooldownScope, Fleet, GroupAddress, Groups, Health,
+    LoadedModel, ModelState, Topology,
 };
 pub use rows::empty_in;
-use rows::{BackendRow, BreakerName, GroupRow, HealthName, ModelRow};
+use rows::{BackendRow, GroupRow, HealthName, ModelRow};
 
 /// The reason for which a dump cannot be applied to a fleet.
 #[derive(Debug, thiserror::Error)]
@@ -145,12 +145,7 @@ fn overlay_row(fleet: &Fleet, row: &BackendRow, now: Timestamp) -> Result<(), Fl
         state.cooldowns.start(CooldownScope::BACKEND, until, CooldownCause::of_status(status), now);
     }
     if let Some(breaker) = row.breaker {
-        let breaker_state = match breaker {
-            BreakerName::Closed => BreakerState::Closed,
-            BreakerName::HalfOpen => BreakerState::HalfOpen,
-            BreakerName::Open => BreakerState::Open,
-        };
-        state.breaker.set(breaker_state, now);
+        state.breaker.set(breaker, now);
     }
     let lacks = row.lacks.iter().flatten().filter_map(|name| Operations::from_name(name));
     for operation in lacks.flat_map(Operations::iter) {

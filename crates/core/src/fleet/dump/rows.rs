@@ -37,7 +37,7 @@ pub(super) struct BackendRow {
     pub(super) other_penstocks: Option<u8>,
     pub(super) max_in_flight: Option<u32>,
     pub(super) latency_ms: Option<f64>,
-    pub(super) breaker: Option<BreakerName>,
+    pub(super) breaker: Option<BreakerState>,
     pub(super) cooldown_remaining_s: Option<f64>,
     pub(super) cooldown_status: Option<u16>,
     /// The number of cooldowns that cover the credential of a single client; absent if there are
@@ -79,63 +79,42 @@ pub(super) struct BackendRow {
     pub(super) empty_in_s: Option<f64>,
 }
 
-/// A model in a dump: its configuration, and its measurements on this backend.
+/// A model in a dump: its configuration, and its measurements on this backend. What is unknown is
+/// absent.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the id of a model, or an object with it")]
 pub(super) struct ModelRow {
     pub(super) id: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) upstream_id: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) context_length: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) capabilities: Option<Vec<String>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) operations: Option<Vec<String>>,
     /// The capabilities that it lacks, by the words of its engine; absent if there are none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) lacks: Option<Vec<String>>,
     /// Its residency; absent if unknown.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) residency: Option<ResidencyName>,
     /// The number of requests for it in flight; absent if there are none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) in_flight: Option<u32>,
     /// The number of requests in flight of other replicas; absent if there are none.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) others_in_flight: Option<u32>,
     /// The number of its requests that the backend runs at a time.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) slots: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) max_in_flight: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) size_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) vram_bytes: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) expires_in_s: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) loaded_context_length: Option<u32>,
     /// The context length that refusals or responses showed.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) learned_context_length: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) used_s_ago: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) first_token_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) response_ms: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cooldown_remaining_s: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) cooldown_status: Option<u16>,
     /// The breaker state of a model that fails there more than elsewhere; absent otherwise; not
     /// read back.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) breaker: Option<BreakerName>,
+    pub(super) breaker: Option<BreakerState>,
     /// The state of the latency predictor; not read back.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) prediction: Option<Value>,
 }
 
@@ -146,24 +125,6 @@ pub(super) enum HealthName {
     Unhealthy,
     Unknown,
     Draining,
-}
-
-#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum BreakerName {
-    Closed,
-    HalfOpen,
-    Open,
-}
-
-impl BreakerName {
-    fn of(state: BreakerState) -> Self {
-        match state {
-            BreakerState::Closed => Self::Closed,
-            BreakerState::HalfOpen => Self::HalfOpen,
-            BreakerState::Open => Self::Open,
-        }
-    }
 }
 
 /// A group in a dump: a backend of the configuration that stands for every address of a name.
@@ -256,7 +217,7 @@ impl BackendRow {
             other_penstocks,
             max_in_flight: config.max_in_flight,
             latency_ms: Some(state.check_latency()).filter(|took| !took.is_zero()).map(to_millis),
-            breaker: Some(BreakerName::of(topology.breaker_state(state, now))),
+            breaker: Some(topology.breaker_state(state, now)),
             cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),
             cooldown_status: cooldown.as_ref().map(|one| one.status()),
             credentials_in_cooldown: some_if_any(state.cooldowns.count_of_credentials(now)),
@@ -266,7 +227,7 @@ impl BackendRow {
                 .filter(|lacking| !lacking.is_empty())
                 .map(|lacking| lacking.iter().map(|one| one.name().to_owned()).collect()),
             models: models.map(|models| {
-                let row = |entry| json!(ModelRow::of(topology, backend, entry, now));
+                let row = |entry| ModelRow::of(topology, backend, entry, now).to_json();
                 models.iter().map(row).collect()
             }),
             models_in_memory: state.memory.models(),
@@ -369,13 +330,20 @@ impl ModelRow {
             response_ms: latency.and_then(|latency| latency.response()).map(to_millis),
             cooldown_remaining_s: cooldown.as_ref().map(|one| remaining(one, now)),
             cooldown_status: cooldown.as_ref().map(|one| one.status()),
-            breaker: serving.and_then(|one| {
-                let state = one.evidence.state_for_all(one.state.serial, now);
-                (state != BreakerState::Closed).then(|| BreakerName::of(state))
-            }),
+            breaker: serving
+                .map(|one| one.evidence.state_for_all(one.state.serial, now))
+                .filter(|state| *state != BreakerState::Closed),
             prediction: model
                 .and_then(|model| model.used_predictor())
                 .map(|predictor| prediction_row(&predictor.report(now.0 as f64))),
         }
+    }
+
+    fn to_json(&self) -> Value {
+        let mut row = json!(self);
+        if let Some(fields) = row.as_object_mut() {
+            fields.retain(|_, value| !value.is_null());
+        }
+        row
     }
 }

@@ -7,7 +7,9 @@ use penstock_config::{Config, Environment, HealthConfig};
 use penstock_scoring::Residency;
 
 use super::*;
-use crate::fleet::{CheckOutcome, CheckResult, CooldownCause, CooldownScope, Serving};
+use crate::fleet::{
+    BreakerState, CheckOutcome, CheckResult, CooldownCause, CooldownScope, Serving,
+};
 
 const NOW: Timestamp = Timestamp(1_000_000);
 
