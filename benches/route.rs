@@ -23,10 +23,9 @@ use penstock_api::units::{Timestamp, TokenCount};
 use penstock_api::{Capabilities, Operation};
 use penstock_config::{BackendConfig, Config, ModelEntry, ModelGlob, PolicyConfig, Strategy};
 use penstock_core::fleet::{BackendSet, Health, Topology};
-use penstock_core::routing::Generation;
 use penstock_core::routing::{
-    Live, ModelAsked, NoRecord, PolicyClient, PolicyScope, PolicyWishes, RouteInput, Scratch,
-    SplitPoint,
+    Generation, Live, ModelAsked, NoRecord, PolicyClient, PolicyScope, PolicyWishes, RouteInput,
+    Scratch, SplitPoint,
 };
 use penstock_scan::{RequestProfile, ScanOptions, scan};
 use rand::SeedableRng;

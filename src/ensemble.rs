@@ -22,16 +22,15 @@ use penstock_scan::{RequestProfile, ScanOptions, scan};
 use crate::downstream::body::{BodyClaim, HeldBody};
 use crate::ensemble::call::{Call, CallFailure, CallReport};
 use crate::ensemble::stage::{StageEnd, run_stage};
-use crate::proxy::Proxy;
 use crate::proxy::admission::admit;
 use crate::proxy::attempt::HeldText;
 use crate::proxy::ensemble_slots::EnsembleEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{send_error, send_held};
-use crate::proxy::policies;
 use crate::proxy::request::{Named, ScannedRequest, scan_error};
 use crate::proxy::retry::serve;
+use crate::proxy::{Proxy, policies};
 use penstock_core::routing::EnsembleParts;
 
 /// The plan of a request for a model, if that is an ensemble.

@@ -4,8 +4,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use http::HeaderMap;
-use http::header;
+use http::{HeaderMap, header};
 use penstock_api::bearer_token;
 use penstock_config::Secret;
 use subtle::ConstantTimeEq;

@@ -17,13 +17,11 @@ use penstock_clock::{now, unix_seconds};
 use penstock_config::Config;
 use penstock_core::admission::budgets::Budgets;
 use penstock_core::clients::KeyTable;
-use penstock_core::fleet::Topology;
-use penstock_core::fleet::dump;
-use penstock_core::routing::Generation;
-use penstock_core::routing::Live;
+use penstock_core::fleet::{Topology, dump};
 use penstock_core::routing::audit::{
     BudgetVerdict, DEFAULT_PATH, DryRun, DryRunError, DryRunReport, DryRunRequest, sorted_json,
 };
+use penstock_core::routing::{Generation, Live};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::Value;

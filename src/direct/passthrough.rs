@@ -14,13 +14,12 @@ use crate::direct::path_model::PathModel;
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::admission::admit;
-use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
-use crate::proxy::policies;
 use crate::proxy::request::{Named, ScannedRequest, scan_error};
 use crate::proxy::retry::serve;
+use crate::proxy::{budgets, policies};
 use crate::upstream::query_model::query_model;
 
 /// Forwards a request along `way`.

@@ -10,9 +10,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_api::Engine;
-use penstock_api::show_names;
 use penstock_api::units::Timestamp;
+use penstock_api::{Engine, show_names};
 use penstock_clock::now;
 use penstock_config::{DiscoveryConfig, ModelEntry};
 use penstock_core::fleet::{Backend, DroppedModels, Fleet};

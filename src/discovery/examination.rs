@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_api::Engine;
-use penstock_api::escape;
+use penstock_api::{Engine, escape};
 use penstock_clock::now;
 use penstock_config::DiscoveryConfig;
 use penstock_core::fleet::Backend;

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use penstock_api::Engine;
-use penstock_api::{Capabilities, escape};
+use penstock_api::{Capabilities, Engine, escape};
 use penstock_config::ModelEntry;
 use penstock_core::fleet::Backend;
 use serde_json::Value;

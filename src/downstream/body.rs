@@ -1,8 +1,7 @@
 //! A request body: its framing, the reasons to refuse it, and the memory that holds it.
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
-use http::header;
+use http::{HeaderMap, header};
 
 pub(crate) use crate::wire::body_budget::{BodyBudget, BodyClaim};
 use crate::wire::chunked::ChunkError;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::BytesMut;
-use http::header;
-use http::{HeaderMap, Version};
+use http::{HeaderMap, Version, header};
 use pingora_proxy::Session;
 
 use super::body::BodyLength;

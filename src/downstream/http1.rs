@@ -30,11 +30,10 @@ mod pingora_io;
 
 pub(crate) use head_wait::{HeadWait, IDLE_GRACE};
 
-use std::fmt;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::{fmt, io};
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;

@@ -4,8 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use penstock_api::Engine;
-use penstock_api::{Capabilities, hex};
+use penstock_api::{Capabilities, Engine, hex};
 use penstock_core::fleet::{Backend, Model, ModelPages, Serving, Topology};
 use ring::digest::{SHA256, digest};
 use serde_json::{Map, Value, json};

@@ -11,17 +11,15 @@ use penstock_core::routing::{ModelAsked, Names, RouteError, RoutingDecision, Spl
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
-use crate::direct::ambiguous_fields;
-use crate::direct::{DirectTerms, attempt_directly, end_directly};
+use crate::direct::{DirectTerms, ambiguous_fields, attempt_directly, end_directly};
 use crate::downstream::body::HeldBody;
 use crate::ollama::model_page::{Described, Lists};
-use crate::proxy::allowed_models;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
-use crate::proxy::policies;
 use crate::proxy::request::ScannedRequest;
+use crate::proxy::{allowed_models, policies};
 use crate::upstream::failure::Failure;
 
 pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {

@@ -16,13 +16,11 @@ use penstock_scan::{RequestProfile, ResidencyChange};
 
 use crate::auth::KeyOwner;
 use crate::downstream::body::HeldBody;
-use crate::proxy::allowed_models;
-use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
-use crate::proxy::policies;
 use crate::proxy::request::{Named, ScannedRequest, fields_of, scan_error};
 use crate::proxy::shift_state::ShiftState;
+use crate::proxy::{allowed_models, budgets, policies};
 
 /// Records a request and its model, and reserves what it may cost.
 ///

@@ -17,11 +17,10 @@ use penstock_core::routing::{EnsemblePlan, SplitPoint};
 use penstock_scan::{RequestProfile, Usage};
 use pingora::http::ResponseHeader;
 
-use crate::proxy::Proxy;
-use crate::proxy::budgets;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::limit_holds::{RateHold, UsedTokens};
+use crate::proxy::{Proxy, budgets};
 use crate::shared_state::{SharedAccount, SharedEnd, SharedState};
 
 const REQUESTS: [HeaderName; 3] = [

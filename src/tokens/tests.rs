@@ -5,9 +5,8 @@ use penstock_core::clients::ClientIdentity;
 use serde_json::{Value, json};
 
 use super::cache::Cache;
-use super::claims;
 use super::key_set::{KeySet, KeySetError};
-use super::{TokenRefusal, Verdict};
+use super::{TokenRefusal, Verdict, claims};
 
 fn verdict(number: u64, expires_at: u64) -> Arc<Verdict> {
     Arc::new(Verdict {

@@ -5,11 +5,10 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::client;
 use crate::support::command::{Ran, file, run, run_with};
 use crate::support::engines::engine;
-use crate::support::free_address;
 use crate::support::penstock::{binary, remove_own_variables};
+use crate::support::{client, free_address};
 
 fn check(yaml: &str) -> Ran {
     let config = file("penstock.yaml", yaml);

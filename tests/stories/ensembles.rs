@@ -7,12 +7,11 @@ use std::path::PathBuf;
 use penstock_mock::{Fault, Gate, MockEngine, Received};
 use serde_json::{Value, json};
 
-use crate::support::block_on;
 use crate::support::client::{self, Response, chat, streaming_chat};
 use crate::support::command::run;
-use crate::support::eventually;
 use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Leave, SOON, Setup};
 use crate::support::penstock::scratch;
+use crate::support::{block_on, eventually};
 
 const ON: &str = "ensembles: { enabled: true }";
 const REVIEW: &str = "Review its response";

@@ -4,9 +4,8 @@
 use penstock_mock::Fault;
 use serde_json::json;
 
-use crate::support::client;
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup, name};
-use crate::support::{block_on, eventually};
+use crate::support::{block_on, client, eventually};
 use crate::weighted_scorers::{backend_of, conversation, weighted};
 
 #[test]

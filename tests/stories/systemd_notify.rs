@@ -9,11 +9,10 @@ use std::time::{Duration, Instant};
 
 use penstock_mock::Fault;
 
-use crate::support::client;
 use crate::support::command::file;
 use crate::support::engines::{backend, engine};
 use crate::support::penstock::{Penstock, Successor};
-use crate::support::skip;
+use crate::support::{client, skip};
 
 /// A mock service manager.
 struct Manager {

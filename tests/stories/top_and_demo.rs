@@ -13,11 +13,10 @@ use crate::support::certificates::Authority;
 use crate::support::client::{self, Client, Response, request};
 use crate::support::command::{file, run, run_with};
 use crate::support::engines::{backend, engine};
-use crate::support::eventually;
 use crate::support::fleet::{Fleet, Setup};
-use crate::support::free_address;
 use crate::support::pace::pause_between_requests;
 use crate::support::penstock::{Penstock, binary, scratch};
+use crate::support::{eventually, free_address};
 
 fn top(penstock: &Penstock, more: &[&str]) -> crate::support::command::Ran {
     let admin = format!("http://{}", penstock.admin);

@@ -9,15 +9,14 @@ use rustls::ServerConfig;
 use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::support::block_on;
 use crate::support::certificates::Authority;
 use crate::support::client::{self, chat, streaming_chat};
 use crate::support::command::file;
 use crate::support::engines::engine;
-use crate::support::eventually;
 use crate::support::fleet::{CHAT, SOON, begin, read_until};
 use crate::support::http2_engine::{Http2Engine, Reply};
 use crate::support::penstock::Penstock;
+use crate::support::{block_on, eventually};
 
 /// The properties of a handshake that a TLS front saw.
 #[derive(Debug, Clone, Default)]

@@ -47,10 +47,9 @@ pub use sections::prompt::Prompt;
 pub use sections::proxies::TrustedProxy;
 pub use sections::queue::{FairnessId, QueueConfig, QueueOrder};
 pub use sections::retry_unanswered::RetryUnanswered;
-pub use sections::routing::BY_MODEL;
 pub use sections::routing::{
-    CooldownConfig, HeadroomPreference, ReloadGateConfig, RetryBudget, RoutingConfig, ShadowConfig,
-    UnknownCapability,
+    BY_MODEL, CooldownConfig, HeadroomPreference, ReloadGateConfig, RetryBudget, RoutingConfig,
+    ShadowConfig, UnknownCapability,
 };
 pub use sections::server::{Compat, Cors, ForwardedFor, ServerConfig};
 pub use sections::shared_state::{BudgetsAlone, RedisAddress, SharedStateConfig};
@@ -61,10 +60,9 @@ pub use sections::tracing::TracingConfig;
 pub use sections::{AdminConfig, Config, DiscoveryConfig, OllamaConfig, UsageConfig};
 pub use source::ConfigSource;
 pub use syntax::environment::Environment;
-pub use syntax::errors::without_position;
 pub use syntax::errors::{
     ConfigError, Encoding, Fault, MissingFolder, OtherFormat, Problem, PromptError, SecretError,
-    SyntaxCause, UrlError,
+    SyntaxCause, UrlError, without_position,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::key_hash::KeyHash;

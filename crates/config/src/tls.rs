@@ -5,8 +5,7 @@ mod client;
 mod pem;
 mod server;
 
-pub use client::system_certificates;
-pub use client::{ClientTls, ClientTlsFiles};
+pub use client::{ClientTls, ClientTlsFiles, system_certificates};
 pub use pem::read_certificates;
 pub use server::{ClientAuth, ServerTls, ServerTlsFiles};
 

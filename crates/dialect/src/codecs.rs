@@ -4,14 +4,13 @@
 
 use penstock_api::{Operation, StreamFraming};
 
-use super::RequestTerms;
 use super::conversation::Conversation;
 use super::error::ConvertError;
 use super::framing::Framing;
 use super::response_readers::{self, ResponseReader};
 use super::response_writers::in_order::InOrder;
 use super::response_writers::{self, ResponseWriter, WholeWriter, WriteWhole};
-use super::{request_readers, request_writers};
+use super::{RequestTerms, request_readers, request_writers};
 
 /// Reads the body of a request.
 type ReadRequest = fn(&[u8]) -> Result<Conversation<'_>, ConvertError>;

@@ -9,14 +9,13 @@ use penstock_api::Operation;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::RequestTerms;
 use super::conversation::KeepAlive;
 use super::error::{BadResponse, ConvertError, Done};
 use super::json::{Fields, List, Object, Text, is_string, read_value, text_of};
 use super::reply::{EmbeddingTerms, Reply};
 use super::request_readers::read_keep_alive;
 use super::response_readers::{Count, OpenAiUsage};
-use super::{engine_error, error_body};
+use super::{RequestTerms, engine_error, error_body};
 
 /// Returns whether an operation creates embeddings.
 pub(super) fn is_embedding(operation: Operation) -> bool {

@@ -44,8 +44,7 @@ pub use limits::ResponseLimits;
 pub use reply::{ReplyContext, ReplyTerms};
 pub use unsupported::{has_svg, read_unsupported, without};
 
-use penstock_api::Engine;
-use penstock_api::Operation;
+use penstock_api::{Engine, Operation};
 
 use conversation::Tool;
 use reply::ToolForm;

@@ -4,8 +4,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use penstock_api::Operation;
-use penstock_api::ReasoningField;
+use penstock_api::{Operation, ReasoningField};
 
 use super::limits::ResponseLimits;
 

@@ -18,8 +18,7 @@ mod tool_results;
 
 use std::time::Duration;
 
-use penstock_api::Operation;
-use penstock_api::{Engine, ReasoningField};
+use penstock_api::{Engine, Operation, ReasoningField};
 use serde_json::Value;
 
 use super::{

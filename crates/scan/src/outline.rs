@@ -2,8 +2,7 @@
 //! before content. Two requests with the same prompt yield the same bytes, whatever the order,
 //! spacing and escapes of their JSON. Prefix routing hashes these bytes.
 
-use memchr::memmem;
-use memchr::{memchr, memchr2};
+use memchr::{memchr, memchr2, memmem};
 use penstock_api::slices::{after, between};
 use penstock_api::units::ByteSpan;
 use penstock_api::{BILLING_LINE, BodyFormat, Layout, PromptPlace, Work};

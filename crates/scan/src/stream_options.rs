@@ -3,10 +3,9 @@
 
 use penstock_api::units::ByteSpan;
 
-use super::UsageEdit;
 use super::cursor::{Cursor, Members, Syntax};
-use super::to_offset;
 use super::twin::twin_among;
+use super::{UsageEdit, to_offset};
 
 /// The value of `stream_options`.
 #[derive(Debug, Clone, Copy, Default)]

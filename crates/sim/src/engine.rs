@@ -45,8 +45,7 @@ use slot_caches::SlotCaches;
 pub use spec::{Admission, Caching, EngineSpec, OnDemand, Order, Slots, SpecError};
 pub use step_model::StepModel;
 pub use step_table::{GridError, StepGrid, StepTable};
-pub use step_time::picoseconds;
-pub use step_time::{StepTime, StepWork};
+pub use step_time::{StepTime, StepWork, picoseconds};
 
 /// The number of tokens in one block of the KV cache.
 pub const BLOCK_TOKENS: u32 = 16;

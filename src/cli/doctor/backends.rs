@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use penstock_api::Engine;
-use penstock_api::show_names;
 use penstock_api::units::{show_duration, to_millis};
+use penstock_api::{Engine, show_names};
 use penstock_clock::unix_seconds;
 use penstock_config::BackendConfig;
 use penstock_core::fleet::{Backend, Group};

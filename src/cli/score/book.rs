@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use penstock_api::Operation;
-use penstock_core::prefix::prompt_chain;
-use penstock_core::prefix::{Chain, MemoryBudget};
+use penstock_core::prefix::{Chain, MemoryBudget, prompt_chain};
 use penstock_scan::{RequestProfile, ScanError, ScanOptions, scan};
 use penstock_scoring::{Candidate, Objectives, PrefixParams, RequestFeatures, ScorerSpec};
 

@@ -1,8 +1,7 @@
 //! Reads an engine's metrics page: adds up the samples of its families, over all ranks and engines
 //! on the page.
 
-use penstock_api::Engine;
-use penstock_api::{MAX_NAME, is_unprintable};
+use penstock_api::{Engine, MAX_NAME, is_unprintable};
 use penstock_core::fleet::{Adapters, EngineDetails};
 use serde_json::Value;
 

@@ -1,11 +1,10 @@
 //! Both directions of one HTTP/2 stream: the proxy reads the body and watches for a reset, while
 //! Pingora's session writes the response.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
+use std::{fmt, io};
 
 use bytes::{Buf, Bytes, BytesMut};
 use h2::server::SendResponse;

@@ -13,8 +13,6 @@ use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRul
 use penstock_core::fleet::cooldown_time;
 use penstock_core::routing::{AwaitedRoom, RouteError, RouteInput};
 
-use crate::proxy::Proxy;
-use crate::proxy::budgets;
 use crate::proxy::decision::{Undecided, decide, predicted_service, route_input, with_prompt};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
@@ -23,6 +21,7 @@ use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
 use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::proxy::return_time::time_of_room;
+use crate::proxy::{Proxy, budgets};
 use crate::upstream::failure::Failure;
 
 /// The maximum number of busy refusals of one request before another one counts as a failure.

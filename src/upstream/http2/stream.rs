@@ -12,11 +12,10 @@
 //! moved to `read`, which happens only once `read` is empty, so a slow client holds back the
 //! backend.
 
-use std::fmt;
-use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::{fmt, io};
 
 use async_trait::async_trait;
 use bytes::{BufMut, Bytes, BytesMut};

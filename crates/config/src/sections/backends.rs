@@ -4,11 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use penstock_api::Engine;
-use penstock_api::Operations;
-use penstock_api::Tier;
-use penstock_api::choice;
 use penstock_api::units::ByteSize;
+use penstock_api::{Engine, Operations, Tier, choice};
 use penstock_predict::{EngineRow, engine_rows};
 
 use super::health::HealthConfig;

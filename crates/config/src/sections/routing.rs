@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use penstock_api::Capabilities;
-use penstock_api::TokenEstimate;
-use penstock_api::choice;
 use penstock_api::units::ByteSize;
+use penstock_api::{Capabilities, TokenEstimate, choice};
 use penstock_scoring::{Picker, Preset, SLO_SCORERS, ScorerSpec, Value};
 
 use super::aliases::{AliasTargets, SplitBy};

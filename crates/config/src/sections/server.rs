@@ -3,8 +3,7 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use penstock_api::ReasoningField;
-use penstock_api::choice;
+use penstock_api::{ReasoningField, choice};
 
 use super::listener::{Listener, ListenerItem};
 use super::proxies::TrustedProxy;

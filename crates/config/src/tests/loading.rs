@@ -4,8 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use penstock_api::units::ByteSize;
-use penstock_api::{Capabilities, Operation, Operations};
-use penstock_api::{Engine, TokenEstimate};
+use penstock_api::{Capabilities, Engine, Operation, Operations, TokenEstimate};
 use proptest::prelude::*;
 
 use super::{load, load_more, load_with, refusal};

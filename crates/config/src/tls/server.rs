@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::RootCertStore;
-use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use x509_parser::prelude::FromDer;
 
 use super::{TlsError, VERSIONS, pem, protocols, provider};

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use penstock_api::Engine;
 use penstock_api::units::TokenCount;
-use penstock_api::{Capabilities, Offer, Operation, Operations, Tier, ZoneId};
+use penstock_api::{Capabilities, Engine, Offer, Operation, Operations, Tier, ZoneId};
 use penstock_config::{Price, TimeoutsConfig};
 use penstock_scoring::PrefixParams;
 

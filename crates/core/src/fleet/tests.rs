@@ -9,16 +9,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use penstock_api::Engine;
 use penstock_api::units::{Timestamp, TokenCount};
-use penstock_api::{Capabilities, Operations};
+use penstock_api::{Capabilities, Engine, Operations};
 use penstock_config::{Config, Environment, ModelEntry};
 
 use super::{
-    BackendId, CheckOutcome, CheckResult, Fleet, Health, InflightGuard, LatencySample, LoadedModel,
-    Model, Outcome, OutcomeSource, Probe, Topology,
+    BackendId, CheckOutcome, CheckResult, CooldownCause, CooldownScope, Fleet, Health,
+    InflightGuard, LatencySample, LoadedModel, Model, Outcome, OutcomeSource, PermitRequest, Probe,
+    Requester, Topology,
 };
-use super::{CooldownCause, CooldownScope, PermitRequest, Requester};
 
 fn config(yaml: &str) -> Config {
     Config::parse(yaml, "test.yaml", Path::new(""), &Environment::default()).unwrap()

@@ -9,11 +9,10 @@ use std::time::Duration;
 use penstock_core::fleet::BackendSet;
 use penstock_core::routing::RouteError;
 
-use super::World;
 use super::attempts::Earlier;
 use super::balancer::Arrived;
 use super::lookahead::Future;
-use super::timestamp;
+use super::{World, timestamp};
 
 /// The requests that an oracle may refuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
