@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use penstock_mock::{Cut, Fault};
+use penstock_mock::{Cut, Fault, MockEngine};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, chat, request, streaming_chat};
@@ -21,6 +21,15 @@ const SOON: Duration = Duration::from_secs(5);
 fn log_to(more: &str) -> (String, PathBuf) {
     let path = scratch("access.log");
     (format!("access_log: {{ path: \"{}\", {more} }}\n", path.display()), path)
+}
+
+/// Starts an engine and a penstock that logs its requests. Returns both, and the path of the log.
+fn start(more: &str) -> (MockEngine, Penstock, PathBuf) {
+    let one = engine("one", &["m"]);
+    let (section, path) = log_to(more);
+    let penstock =
+        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    (one, penstock, path)
 }
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -102,10 +111,7 @@ fn every_request_is_logged() {
 
 #[test]
 fn token_counts_are_reported_or_marked_estimated() {
-    let one = engine("one", &["m"]);
-    let (section, path) = log_to("");
-    let penstock =
-        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let (_one, penstock, path) = start("");
     let mut with_usage = streaming_chat("m", "hello");
     with_usage["stream_options"] = json!({"include_usage": true});
     assert_eq!(penstock.post(CHAT, &with_usage).status, 200);
@@ -123,10 +129,7 @@ fn token_counts_are_reported_or_marked_estimated() {
 
 #[test]
 fn output_of_a_message_that_breaks_off_is_estimated() {
-    let one = engine("one", &["m"]);
-    let (section, path) = log_to("");
-    let penstock =
-        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let (one, penstock, path) = start("");
     // The start, the block, a ping and two pieces of text: the start reports the prompt's tokens.
     one.script([Fault::CutStream { after_events: 5, how: Cut::Fin }]);
     let mut messages = streaming_chat("m", "hello");
@@ -143,10 +146,7 @@ fn output_of_a_message_that_breaks_off_is_estimated() {
 
 #[test]
 fn client_disconnects_are_logged_as_cancel() {
-    let one = engine("one", &["m"]);
-    let (section, path) = log_to("");
-    let penstock =
-        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let (one, penstock, path) = start("");
     one.script([Fault::HangMidStream { after_events: 3 }, Fault::CloseAfterRequest]);
     let mut client = begin(penstock.data, CHAT, &streaming_chat("m", "hello"));
     read_until(&mut client, "data:");
@@ -160,10 +160,7 @@ fn client_disconnects_are_logged_as_cancel() {
 
 #[test]
 fn lines_cannot_be_forged() {
-    let one = engine("one", &["m"]);
-    let (section, path) = log_to("");
-    let penstock =
-        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let (_one, penstock, path) = start("");
     let evil = "x\"}\r\n{\"forged\":true}\u{1b}[31m\u{2028}\u{7f}";
     for (index, model) in [evil, &evil.repeat(3000)].into_iter().enumerate() {
         assert_eq!(penstock.chat(model).status, 404);
@@ -270,10 +267,7 @@ fn lines_contain_no_secrets() {
 
 #[test]
 fn rotated_file_is_reopened() {
-    let one = engine("one", &["m"]);
-    let (section, path) = log_to("");
-    let penstock =
-        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let (one, penstock, path) = start("");
     penstock.chat("m");
     wait_for(&path, 1);
     let moved = path.with_extension("1");
@@ -293,10 +287,7 @@ fn rotated_file_is_reopened() {
 
 #[test]
 fn shutdown_flushes_all_lines() {
-    let one = engine("one", &["m"]);
-    let (section, path) = log_to("");
-    let mut penstock =
-        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let (_one, mut penstock, path) = start("");
     let mut client = Client::connect(penstock.data);
     let body = chat("m", "hello").to_string();
     for _ in 0..200 {
@@ -344,10 +335,7 @@ fn lines_go_to_standard_output() {
 
 #[test]
 fn sampling_keeps_failed_requests() {
-    let one = engine("one", &["m"]);
-    let (section, path) = log_to("sample: 0");
-    let penstock =
-        Penstock::start(&format!("{section}backends:\n{}", backend(&one, "models: [m]")));
+    let (_one, penstock, path) = start("sample: 0");
     for _ in 0..20 {
         assert_eq!(penstock.chat("m").status, 200);
     }
