@@ -149,10 +149,7 @@ pub const DIALECTS: &[DialectRow] = &[
 
 impl Dialect {
     /// Returns this dialect's row of [`DIALECTS`].
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "the table has a row per variant; a test checks the order"
-    )]
+    #[expect(clippy::indexing_slicing, reason = "a test checks that the rows are in order")]
     pub fn row(self) -> &'static DialectRow {
         &DIALECTS[self as usize]
     }

@@ -246,10 +246,7 @@ pub const ENGINES: &[EngineTraits] = &[
 
 impl Engine {
     /// Returns the engine's row of [`ENGINES`].
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "the table has a row per engine; a test checks the order"
-    )]
+    #[expect(clippy::indexing_slicing, reason = "a test checks that the rows are in order")]
     #[inline]
     pub fn row(self) -> &'static EngineTraits {
         &ENGINES[self as usize]

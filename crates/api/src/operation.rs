@@ -178,10 +178,7 @@ pub struct OperationRow {
 
 impl Operation {
     /// Returns this operation's row of [`OPERATIONS`].
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "the table has a row per variant; a test checks the order"
-    )]
+    #[expect(clippy::indexing_slicing, reason = "a test checks that the rows are in order")]
     pub fn row(self) -> &'static OperationRow {
         &OPERATIONS[self as usize]
     }
