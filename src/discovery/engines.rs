@@ -313,12 +313,6 @@ pub(super) fn own_pages() -> impl Iterator<Item = (Engine, OwnPage)> {
     ENGINES.iter().filter_map(|row| Some((row.engine, row.own_page?)))
 }
 
-/// Returns the facts about the engine that lists its models in this way; those about an unknown
-/// engine if none does.
-pub(super) fn with_list(list: ModelList) -> &'static EngineFacts {
-    ENGINES.iter().find(|row| row.model_list == list).unwrap_or(UNKNOWN)
-}
-
 /// Returns every metric family that is read, with the engine that it identifies.
 pub(super) fn families() -> impl Iterator<Item = (Option<Engine>, Family)> {
     let rows = ENGINES

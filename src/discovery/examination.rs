@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
-use super::engines::{EngineFacts, ModelList, detect, facts, with_list};
+use super::engines::{EngineFacts, detect, facts};
 use super::idle_connection::{KeepAlive, watch_idle};
 use super::listed_models::ListedModels;
 use super::metrics::read_slots;
@@ -134,9 +134,8 @@ impl DiscoveryClient {
         if let Some(engine) = entries.and_then(|all| openai_models::owner(all)).and_then(detect) {
             return engine;
         }
-        let ollama = with_list(ModelList::Ollama);
-        match self.json(backend, ollama.health_path).await {
-            Ok(_) => ollama.engine,
+        match self.json(backend, facts(Engine::Ollama).health_path).await {
+            Ok(_) => Engine::Ollama,
             Err(_) => Engine::Auto,
         }
     }

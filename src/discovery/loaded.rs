@@ -56,11 +56,11 @@ pub(super) async fn probe_loaded(
             match read_router_list(&list) {
                 Some(models) => Ok(LoadedReport::Listed(models)),
                 // A server without router mode has one model, which may sleep.
-                None => Ok(LoadedReport::Every(is_asleep(page("/props").await, "/is_sleeping")?)),
+                None => Ok(LoadedReport::Every(is_asleep(page("/props").await)?)),
             }
         }
         LoadedSource::SleepPage => {
-            let state = is_asleep(page("/is_sleeping").await, "/is_sleeping");
+            let state = is_asleep(page("/is_sleeping").await);
             match state {
                 // vLLM serves this page in development mode only.
                 Err(DiscoveryError::Status { status: 404 | 405 | 501, .. }) => {
@@ -72,8 +72,8 @@ pub(super) async fn probe_loaded(
     }
 }
 
-fn is_asleep(page: Result<Value, DiscoveryError>, at: &str) -> Result<Residency, DiscoveryError> {
-    match page?.pointer(at).and_then(Value::as_bool) {
+fn is_asleep(page: Result<Value, DiscoveryError>) -> Result<Residency, DiscoveryError> {
+    match page?.pointer("/is_sleeping").and_then(Value::as_bool) {
         Some(true) => Ok(Residency::Sleeping),
         Some(false) | None => Ok(Residency::Resident),
     }
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn page_says_whether_a_server_sleeps() {
-        let page = |value: Value| is_asleep(Ok(value), "/is_sleeping").unwrap();
+        let page = |value: Value| is_asleep(Ok(value)).unwrap();
         assert_eq!(page(json!({"is_sleeping": true})), Residency::Sleeping);
         assert_eq!(page(json!({"is_sleeping": false})), Residency::Resident);
         assert_eq!(page(json!({})), Residency::Resident, "an older version");

@@ -8,7 +8,7 @@ use penstock_core::fleet::Backend;
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError};
-use super::engines::{LM_STUDIO_LIST, ModelList, detect, facts, own_pages, with_list};
+use super::engines::{LM_STUDIO_LIST, ModelList, detect, facts, own_pages};
 use super::json::{text, to_tokens};
 use super::listed_models::ListedModels;
 use super::ollama_models::{self, ShownModels};
@@ -38,9 +38,8 @@ pub(super) async fn discover(
         // An unknown engine without OpenAI's list may still be an Ollama.
         Err(error) if configured == Engine::Auto => {
             let listed = ollama_models::list(queries, shown).await.map_err(|_not_ollama| error)?;
-            let engine = with_list(ModelList::Ollama).engine;
-            backend.state.detect_engine(engine);
-            return Ok(completed(queries, listed, engine).await);
+            backend.state.detect_engine(Engine::Ollama);
+            return Ok(completed(queries, listed, Engine::Ollama).await);
         }
         Err(error) => return Err(error),
     };
