@@ -150,10 +150,7 @@ impl Reloader {
         let groups = look_up_groups(&config, before.fleet.groups()).await;
         let simulation = self.simulation(&before, &config, &groups, simulate).await?;
         let generation = self.adopt(&before, config, groups).await?;
-        let is_changed = !(changes.added.is_empty()
-            && changes.removed.is_empty()
-            && changes.settings.is_empty());
-        if is_changed && generation.config.routing.reload_gate.is_some() {
+        if !changes.is_empty() && generation.config.routing.reload_gate.is_some() {
             self.recent.note_replaced(simulated_config(&before));
         }
         self.proxy.clients.refresh_certificates(Look::Requested);

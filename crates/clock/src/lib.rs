@@ -1,23 +1,15 @@
 //! The only file that reads the system's clocks. Decisions take a [`Timestamp`] as an argument, so
 //! that tests and replays can set the time. Only I/O code calls [`now`]. Bottom layer.
 
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use once_cell::sync::Lazy;
 use penstock_api::units::{Timestamp, to_micros};
 
 static PROCESS_START: Lazy<u64> = Lazy::new(monotonic_us);
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "this file is where the crate reads the system's clock"
-)]
-fn monotonic() -> Instant {
-    Instant::now()
-}
-
-/// The microseconds of the clock that [`Instant`] reads. A request asks for the time a dozen times,
-/// and two instants that are subtracted cost three times the clock itself.
+/// The microseconds of the clock that [`std::time::Instant`] reads. A request asks for the time a
+/// dozen times, and two instants that are subtracted cost three times the clock itself.
 fn monotonic_us() -> u64 {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC);
     debug_assert!(time.is_ok(), "every system has a monotonic clock");
@@ -27,20 +19,6 @@ fn monotonic_us() -> u64 {
 /// The monotonic time since the first call in this process.
 pub fn now() -> Timestamp {
     Timestamp(monotonic_us().saturating_sub(*PROCESS_START))
-}
-
-#[derive(Debug, Clone, Copy)]
-pub struct Stopwatch(Instant);
-
-impl Stopwatch {
-    pub fn start() -> Self {
-        Self(monotonic())
-    }
-
-    /// Returns the time since the start.
-    pub fn elapsed(self) -> Duration {
-        self.0.elapsed()
-    }
 }
 
 /// Seconds since 1970, for `created` fields and the like; never for measuring.

@@ -1,14 +1,10 @@
 //! Requests to try against the demo's fleet, for the curl lines of `penstock demo`.
 
-use penstock_api::Operation;
-
 /// A request worth trying.
 #[derive(Debug, Clone, Copy)]
 pub struct Example {
     /// The behaviour it shows, without a full stop.
     pub shows: &'static str,
-    /// The operation; its row holds the path.
-    pub operation: Operation,
     /// The JSON body, free of single quotes so that it can be pasted into a shell.
     pub body: &'static str,
 }
@@ -17,7 +13,7 @@ pub struct Example {
 pub(super) const PIXELS: &str = "iVBORw0KGgoAAAANSUhEUgAAAAIAAAACCAIAAAD91JpzAAAAEElEQVR42mOQi1oBRAwQCgAdZgSBg2zVagAAAABJRU5ErkJggg==";
 
 const fn chat(shows: &'static str, body: &'static str) -> Example {
-    Example { shows, operation: Operation::Chat, body }
+    Example { shows, body }
 }
 
 /// Requests that together reach every engine of [`super::fleet`]. `gpt-4` is an alias that the

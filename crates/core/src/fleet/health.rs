@@ -27,12 +27,6 @@ penstock_api::named! {
     }
 }
 
-impl Health {
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
-    }
-}
-
 /// The bits of the verdict.
 const VERDICT: u8 = 0b11;
 /// The flag of a drain by an operator.

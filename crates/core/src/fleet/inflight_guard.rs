@@ -157,11 +157,6 @@ impl InflightGuard {
         Some(guard)
     }
 
-    /// The backend of the permit.
-    pub fn backend(&self) -> &Arc<BackendState> {
-        &self.state
-    }
-
     /// Records that the backend loads the model for the request. The loaded models are read again
     /// when the permit is dropped.
     pub(super) fn note_load(&mut self) {
