@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 use http::Method;
 use http::header::{self, HeaderValue};
 use penstock_core::fleet::Backend;
+use pingora::ErrorType;
 use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
@@ -94,7 +95,7 @@ impl DiscoveryClient {
         let stream = self.0.connect(backend, request.timeout).await.map_err(no_connection)?;
         *is_connected = true;
         let failed =
-            |error: Box<pingora::Error>| DiscoveryError::Connection(error.etype().as_static());
+            |error: Box<pingora::Error>| DiscoveryError::Connection(name_of(error.etype()));
         let mut session = HttpSession::new(stream);
         let head = request_head(backend, request)?;
         session.write_request_header(Box::new(head)).await.map_err(failed)?;
@@ -170,18 +171,12 @@ async fn read_body(session: &mut HttpSession) -> Result<Bytes, DiscoveryError> {
     }
 }
 
-/// The name of a Pingora error, without the addresses in its text.
-trait StaticName {
-    fn as_static(&self) -> &'static str;
-}
-
-impl StaticName for pingora::ErrorType {
-    fn as_static(&self) -> &'static str {
-        match self {
-            Self::ReadTimedout => "timed out",
-            Self::ConnectionClosed => "the backend closed the connection",
-            Self::InvalidHTTPHeader => "the response is not HTTP",
-            _ => "connect or read error",
-        }
+/// Returns the name of a Pingora error, without the addresses in its text.
+fn name_of(error: &ErrorType) -> &'static str {
+    match error {
+        ErrorType::ReadTimedout => "timed out",
+        ErrorType::ConnectionClosed => "the backend closed the connection",
+        ErrorType::InvalidHTTPHeader => "the response is not HTTP",
+        _ => "connect or read error",
     }
 }
