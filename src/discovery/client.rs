@@ -1,6 +1,8 @@
 //! The HTTP client of health checks and model discovery: one connection per request, small
 //! responses only.
 
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -77,23 +79,39 @@ impl DiscoveryClient {
         backend: &Backend,
         request: SmallRequest<'_>,
     ) -> Result<(u16, Bytes), DiscoveryError> {
-        let mut is_connected = false;
-        let exchange = self.exchange(backend, request, &mut is_connected);
-        let ended = tokio::time::timeout(request.timeout, exchange).await;
-        ended.unwrap_or(Err(match is_connected {
-            true => DiscoveryError::TimedOut,
-            false => DiscoveryError::NotConnected,
-        }))
+        self.send_while(backend, request, || false).await
+    }
+
+    /// Sends a request whose response, once it is connected, is awaited beyond its timeout while
+    /// `is_explained`.
+    pub(super) async fn send_while(
+        &self,
+        backend: &Backend,
+        request: SmallRequest<'_>,
+        is_explained: impl Fn() -> bool,
+    ) -> Result<(u16, Bytes), DiscoveryError> {
+        let is_connected = AtomicBool::new(false);
+        let mut exchange = pin!(self.exchange(backend, request, &is_connected));
+        loop {
+            if let Ok(ended) = tokio::time::timeout(request.timeout, exchange.as_mut()).await {
+                return ended;
+            }
+            match is_connected.load(Ordering::Relaxed) {
+                true if is_explained() => {}
+                true => return Err(DiscoveryError::TimedOut),
+                false => return Err(DiscoveryError::NotConnected),
+            }
+        }
     }
 
     async fn exchange(
         &self,
         backend: &Backend,
         request: SmallRequest<'_>,
-        is_connected: &mut bool,
+        is_connected: &AtomicBool,
     ) -> Result<(u16, Bytes), DiscoveryError> {
         let stream = self.0.connect(backend, request.timeout).await.map_err(no_connection)?;
-        *is_connected = true;
+        is_connected.store(true, Ordering::Relaxed);
         let failed =
             |error: Box<pingora::Error>| DiscoveryError::Connection(name_of(error.etype()));
         let mut session = HttpSession::new(stream);

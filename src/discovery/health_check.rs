@@ -6,8 +6,8 @@
 //! starts beside it, up to `health.fall` of them, each with its full timeout. A backend that hangs
 //! is unhealthy after one timeout and a little, not after `health.fall` timeouts in sequence. A
 //! backend that is only slow passes as before. A check that is late, hangs or breaks does not count
-//! if responses made progress meanwhile: they prove more than a page. Nor does one that hangs while
-//! a request in flight may take that long.
+//! if responses made progress meanwhile: they prove more than a page. While a request in flight may
+//! take that long, one check waits, and no further one starts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -65,7 +65,7 @@ impl HealthChecks {
         let mut running = JoinSet::new();
         let (mut started, mut ended, mut change) = (0, 0, None);
         loop {
-            if started < health.fall {
+            if started == 0 || (started < health.fall && !self.checker.is_at_work()) {
                 let backends = Arc::clone(&self.backends);
                 running.spawn(async move { backends.run_health_check(false).await });
                 started += 1;
@@ -152,7 +152,10 @@ impl Checker {
         let page = CheckPage::of(&self.backend.config);
         let timeout = self.backend.config.health.timeout;
         let request = SmallRequest { path: page.path, body: None, timeout };
-        let response = self.client.send(&self.backend, request).await;
+        // An engine with one thread accepts no connection while it works: each further check would
+        // fill its backlog, until it refuses requests.
+        let is_at_work = || self.is_at_work();
+        let response = self.client.send_while(&self.backend, request, is_at_work).await;
         let remark = response.and_then(|(status, _body)| page.judge(status));
         CheckEnd { started, result: remark.map(|remark| (now().since(started), remark)) }
     }
@@ -209,6 +212,13 @@ impl Checker {
         }
     }
 
+    /// Returns whether a request in flight that is not overdue explains that no page is shown, and
+    /// no other backend could take the place of this one.
+    fn is_at_work(&self) -> bool {
+        let state = &self.backend.state;
+        state.has_work_due_later(now()) && !self.fleet.topology().can_do_without(state)
+    }
+
     /// Returns whether the progress of responses outweighs a failed check, or, where no other
     /// backend could take its place, work that is not overdue one that hangs. A refused connection
     /// and the error of a health page stand: operators drain with them.
@@ -216,13 +226,7 @@ impl Checker {
         let state = &self.backend.state;
         let last_check = state.checked_at().unwrap_or(started);
         let since = match reason {
-            // An engine with one thread shows no page while it works.
-            DiscoveryError::TimedOut
-                if state.has_work_due_later(now())
-                    && !self.fleet.topology().can_do_without(state) =>
-            {
-                return true;
-            }
+            DiscoveryError::TimedOut if self.is_at_work() => return true,
             // Within the check's own time: earlier progress says nothing about a backend that
             // hangs.
             DiscoveryError::TimedOut | DiscoveryError::NotConnected => started,
