@@ -117,9 +117,9 @@ impl<'a> Attempt<'a> {
             needs,
             elsewhere: if is_elsewhere { needs } else { Capabilities::NONE },
             contexts: model.and_then(|model| Contexts::of(model, own, profile, tried)),
-            // The body is read last: it may be large.
-            is_path_known: matches!(status, 404 | 405 | 501)
-                && (own.state.lessons.has_served(sent) || names_resource(request.body())),
+            is_path_known: matches!(status, 404 | 405 | 501) && own.state.lessons.has_served(sent),
+            // The body may be large.
+            names_resource: status == 404 && names_resource(request.body()),
         }
     }
 

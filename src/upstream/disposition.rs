@@ -59,9 +59,11 @@ pub(crate) struct ResponseTerms<'a> {
     pub(crate) elsewhere: Capabilities,
     /// The contexts, if another backend has a known one.
     pub(crate) contexts: Option<Contexts>,
-    /// True if the backend has served this operation before, or the request names something that it
-    /// may lack: then a 404 says nothing about the path.
+    /// True if the backend has served this operation before: then a 404 says nothing about the
+    /// path.
     pub(crate) is_path_known: bool,
+    /// True if the request names something that the backend may lack, and the status may say so.
+    pub(crate) names_resource: bool,
 }
 
 impl ResponseTerms<'_> {
@@ -376,6 +378,7 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         (403, _) if is_own => Some(Refusal::Forbidden),
         (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),
         (404, ErrorMeaning::NamedMissing) => None,
+        (404, _) if terms.names_resource => Some(Refusal::ResourceMissing),
         // The engine may be too old for the path: another one may know it.
         (404 | 405 | 501, _) if !terms.is_path_known => Some(Refusal::OperationMissing),
         (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Refusal::RateLimited),

@@ -48,6 +48,7 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::Forbidden
             | Refusal::ModelMissing
             | Refusal::OperationMissing
+            | Refusal::ResourceMissing
             | Refusal::CapabilityMissing
             | Refusal::ContextTooShort(_)
             | Refusal::NoWork

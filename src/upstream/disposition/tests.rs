@@ -26,6 +26,7 @@ fn chat() -> ResponseTerms<'static> {
         elsewhere: Capabilities::NONE,
         contexts: None,
         is_path_known: true,
+        names_resource: false,
     }
 }
 
@@ -135,8 +136,12 @@ fn account_without_credit_is_a_rejected_key() {
 fn not_found_is_about_the_model_the_path_or_the_client() {
     let model = r#"{"error":{"message":"The model `m` does not exist","type":"NotFoundError"}}"#;
     let path = r#"{"detail":"Not Found"}"#;
+    let item = r#"{"error":{"message":"Item with id 'msg_1' not found.","param":"input"}}"#;
     let unknown = ResponseTerms { is_path_known: false, ..chat() };
+    let naming = ResponseTerms { names_resource: true, ..unknown };
     for (terms, status, body, expected) in [
+        (naming, 404, item, HELD(Refusal::ResourceMissing)),
+        (naming, 404, model, HELD(Refusal::ModelMissing)),
         (chat(), 404, model, HELD(Refusal::ModelMissing)),
         (unknown, 404, model, HELD(Refusal::ModelMissing)),
         (unknown, 404, path, HELD(Refusal::OperationMissing)),
