@@ -165,7 +165,9 @@ impl ScannedRequest {
         let serving = self.decision.as_ref().and_then(|decision| decision.serving(&self.fleet));
         let requested = self.profile.context_length;
         let context = serving.and_then(|serving| serving.context_for(requested));
+        let has_own_prompts = serving.is_some_and(|serving| serving.engine().row().has_own_prompts);
         let bounds = UsageBounds::of(&self.profile, context);
+        let bounds = if has_own_prompts { bounds.with_own_prompt() } else { bounds };
         let mut monitor = ResponseMonitor::new(operation, stream, bounds);
         monitor.expect_output(&self.profile);
         if self.makes_stored {

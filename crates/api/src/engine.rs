@@ -107,6 +107,8 @@ pub struct EngineTraits {
     /// True if it takes every spelling of a model's name, and responds with the spelling it was
     /// sent.
     pub takes_any_spelling: bool,
+    /// True if a model may bring a system prompt along, which no request shows.
+    pub has_own_prompts: bool,
     /// True if it is llama.cpp's server, which `/api/config` lists apart from the others.
     pub is_llama_server: bool,
     /// The file format of its models in Ollama's pages, if there is only one.
@@ -132,6 +134,7 @@ const fn plain(engine: Engine) -> EngineTraits {
         cuts_prompts: false,
         takes_num_ctx: false,
         takes_any_spelling: false,
+        has_own_prompts: false,
         is_llama_server: false,
         model_format: "",
         key_headers: None,
@@ -198,6 +201,7 @@ pub const ENGINES: &[EngineTraits] = &[
         has_ollama_pages: true,
         takes_num_ctx: true,
         takes_any_spelling: true,
+        has_own_prompts: true,
         ..plain(Engine::Ollama)
     },
     EngineTraits {

@@ -2,9 +2,11 @@
 //! of templates, and the format that a response must have.
 
 use penstock_api::Operation;
+use penstock_api::slices::between;
 
 use super::content::{content, part};
 use super::cursor::{Cursor, Members, Parsed, Syntax};
+use super::ollama::is_empty;
 use super::prompt::Prompt;
 
 /// A member of the body that an engine reads in addition to the conversation.
@@ -19,6 +21,8 @@ pub(super) enum Definition {
     TemplateValues,
     /// A stored prompt, with values for its variables.
     StoredPrompt,
+    /// Something that the engine adds to the prompt by itself: searches, the tools of a server.
+    Addition,
 }
 
 impl Definition {
@@ -29,18 +33,39 @@ impl Definition {
             (Operation::Chat, b"documents") => Self::Documents,
             (Operation::Chat, b"chat_template_kwargs") => Self::TemplateValues,
             (Operation::Responses, b"prompt") => Self::StoredPrompt,
+            _ if is_addition(name) => Self::Addition,
             _ => return None,
         })
     }
+}
+
+/// Returns whether a member names something that an engine adds to the prompt by itself. Anthropic
+/// has the first two, OpenAI the next one, and Azure, xAI, Qwen, OpenRouter, Cohere and Gemini one
+/// each.
+fn is_addition(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"mcp_servers"
+            | b"container"
+            | b"web_search_options"
+            | b"data_sources"
+            | b"search_parameters"
+            | b"enable_search"
+            | b"plugins"
+            | b"connectors"
+            | b"extra_body"
+    )
 }
 
 /// The lengths of the definitions, in the unit of the token estimate. A repeated member replaces
 /// the earlier one.
 #[derive(Debug, Default)]
 pub(super) struct Definitions {
-    lengths: [u64; 7],
+    lengths: [u64; 8],
     /// True if a variable of a stored prompt is an image.
     pub(super) has_image: bool,
+    /// True if the engine adds to the prompt: a stored prompt, a search, a tool that it runs.
+    pub(super) refers: bool,
 }
 
 impl Definitions {
@@ -57,7 +82,20 @@ impl Definitions {
             Definition::StoredPrompt => {
                 let variables = read_stored_prompt(cursor, kind)?;
                 self.has_image = variables.has_image;
+                self.refers |= kind == b'{';
                 variables.length()
+            }
+            Definition::Addition => {
+                let start = cursor.at;
+                cursor.skip(kind)?;
+                let value = between(cursor.bytes, start, cursor.at);
+                // An empty object is a search with its defaults.
+                self.refers |= kind == b'{' || !matches!(kind, b'n' | b'f') && !is_empty(value);
+                0
+            }
+            Definition::Tools if kind == b'[' => {
+                self.refers |= cursor.skip_tools()?;
+                cursor.weight.as_json()
             }
             Definition::Tools
             | Definition::Functions

@@ -321,7 +321,7 @@ impl Facts {
             body: cursor.bytes,
             prompt,
             tools: self.places.tools.of(cursor.bytes),
-            continues: needs.contains(Capabilities::VISION) || self.stored.continues(),
+            refers: has_image || self.stored.continues() || self.definitions.refers,
         };
         let prompt_tokens = super::to_tokens(prompt.text + besides);
         let longest = super::to_tokens(prompt.text + besides - prompt.others);

@@ -1,24 +1,25 @@
 //! The upper bound of the tokens of a prompt; `usage_bounds` cuts the counts of an engine to it.
-//! All facts come from the scan. Only definitions of tools are searched, because tools that the
-//! engine runs itself look like any other in the scan.
+//! All facts come from the scan. Only definitions of tools are searched, because some gateways run
+//! the searches that a client defines.
 
 use std::sync::LazyLock;
 
 use memchr::memchr_iter;
 use memchr::memmem::Finder;
-use penstock_api::Operation;
 use penstock_api::units::TokenCount;
+use penstock_api::{Operation, Work};
 
 use super::prompt::Prompt;
 
 /// The most tokens that a model's template may add for each message, and once for the whole.
 const PER_MESSAGE: u64 = 64;
+/// The most tokens of the system prompt that a template has for conversations without one.
+const FOR_TEMPLATE: u64 = 512;
 /// The most tokens that a template may add if tools are offered.
 const FOR_TOOLS: u64 = 512;
 
-/// Texts in the definition of a tool that the engine runs itself.
-static HOSTED_TOOLS: LazyLock<[Finder<'static>; 2]> =
-    LazyLock::new(|| ["_search", "\"mcp\""].map(Finder::new));
+/// The end of the name of a tool that a gateway may run itself.
+static SEARCH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("_search"));
 
 /// The upper bound of a prompt's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -36,16 +37,19 @@ pub(super) struct LimitFacts<'a> {
     pub(super) prompt: Prompt,
     /// The definitions of tools; empty if there are none.
     pub(super) tools: &'a [u8],
-    /// True if it has an image, or continues a stored response or conversation.
-    pub(super) continues: bool,
+    /// True if it has an image, continues a stored response or conversation, or lets the engine add
+    /// to the prompt.
+    pub(super) refers: bool,
 }
 
 impl PromptLimit {
     /// The limit of a JSON body.
     pub(super) fn of(facts: &LimitFacts<'_>) -> Self {
-        let hosts_tools = || HOSTED_TOOLS.iter().any(|name| name.find(facts.tools).is_some());
-        let refers_outside = facts.continues || facts.prompt.refers || hosts_tools();
-        let template = (facts.prompt.messages + 1) * PER_MESSAGE;
+        let searches = || SEARCH.find(facts.tools).is_some();
+        let refers_outside = facts.refers || facts.prompt.refers || searches();
+        let is_generation = facts.operation.row().work == Work::Generation;
+        let default_system = if is_generation { FOR_TEMPLATE } else { 0 };
+        let template = (facts.prompt.messages + 1) * PER_MESSAGE + default_system;
         let tools = if facts.tools.is_empty() { 0 } else { FOR_TOOLS };
         let copies = match facts.operation {
             // The query is put before each of the documents.

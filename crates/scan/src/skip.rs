@@ -1,6 +1,6 @@
 //! Skips values, and weighs them on the way.
 
-use penstock_api::slices::between;
+use penstock_api::slices::{after, between};
 
 use super::cursor::{Cursor, Parsed, Syntax};
 use super::text::Text;
@@ -34,6 +34,28 @@ impl Cursor<'_> {
     /// Consumes an array or object, and stores its weight in the cursor.
     #[inline(never)]
     pub(super) fn skip_nested(&mut self) -> Parsed {
+        self.nested(|_, _, _| {})
+    }
+
+    /// Does the same with a list of tools. Returns whether it has a tool that the engine defines or
+    /// runs: one of another type than the client's own.
+    #[inline(never)]
+    pub(super) fn skip_tools(&mut self) -> Result<bool, Syntax> {
+        const OWN: [&[u8]; 2] = [b"\"function\"", b"\"custom\""];
+        let mut refers = false;
+        self.nested(|cursor, name, level| {
+            if level == 2 && cursor.raw(name) == b"type" && cursor.peek() == b'"' {
+                let kind = after(cursor.bytes, cursor.at);
+                refers |= !OWN.iter().any(|own| kind.starts_with(own));
+            }
+        })?;
+        Ok(refers)
+    }
+
+    /// Consumes an array or object, and stores its weight in the cursor. `note` receives each name,
+    /// and how many levels of values it is in.
+    #[inline(always)]
+    fn nested(&mut self, mut note: impl FnMut(&mut Self, Text, u32)) -> Parsed {
         let (floor, start) = (self.depth, self.at);
         let mut weight = Weight::default();
         // One bit per open bracket, set for objects. The depth limit equals the number of bits.
@@ -50,6 +72,7 @@ impl Cursor<'_> {
                     if self.peek() != b'}' {
                         let name = self.name()?;
                         self.add_string(&mut weight, name);
+                        note(self, name, self.depth - floor);
                         continue;
                     }
                 }
@@ -77,6 +100,7 @@ impl Cursor<'_> {
                         self.at += 1;
                         let name = self.name()?;
                         self.add_string(&mut weight, name);
+                        note(self, name, self.depth - floor);
                         break;
                     }
                     (b',', false) => {

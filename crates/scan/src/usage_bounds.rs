@@ -13,6 +13,8 @@ const ASSUMED_CONTEXT: u32 = 131_072;
 /// The tokens that a whole response may have had without showing them, if its model's context is
 /// unknown.
 const HIDDEN: u32 = 32_768;
+/// The most tokens of the system prompt and the template that a model brings along.
+const OWN_PROMPT: u32 = 4096;
 
 /// The bounds of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -41,6 +43,14 @@ impl UsageBounds {
     pub fn of(request: &RequestProfile, context: Option<TokenCount>) -> Self {
         let RequestProfile { prompt_limit, output_limit, choices, .. } = *request;
         Self { prompt: prompt_limit, output: output_limit, choices, context }
+    }
+
+    /// Returns the bounds on an engine whose models may bring a system prompt along.
+    #[must_use]
+    pub fn with_own_prompt(mut self) -> Self {
+        let TokenCount(tokens) = self.prompt.tokens;
+        self.prompt.tokens = TokenCount(tokens.saturating_add(OWN_PROMPT));
+        self
     }
 
     /// Returns the counts of an engine, each cut to its bound.
@@ -114,7 +124,7 @@ mod tests {
     fn implausible_token_counts_are_capped() {
         let whole = Passed { bytes: 300, is_stream: false };
         let stream = Passed { bytes: 900, is_stream: true };
-        let bytes = |rest: &str| u32::try_from(body(rest).len()).unwrap() + 128;
+        let bytes = |rest: &str| u32::try_from(body(rest).len()).unwrap() + 640;
         for (rest, context, passed, prompt, output) in [
             (r#","max_tokens":50"#, None, whole, Some(0), 50),
             (r#","max_tokens":50,"n":3"#, None, whole, Some(0), 150),
@@ -133,6 +143,60 @@ mod tests {
         }
         let picture = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]}"#;
         assert_eq!(bounded(picture, Some(4096), whole).0, 4096);
+    }
+
+    #[test]
+    fn what_an_engine_adds_may_fill_the_context() {
+        let whole = Passed { bytes: 300, is_stream: false };
+        let prompt_of = |body: &str, operation| {
+            let request = scan(operation, None, body.as_bytes(), ScanOptions::default()).unwrap();
+            let absurd = Usage { prompt_tokens: Some(MAX), ..Usage::default() };
+            UsageBounds::of(&request, Some(TokenCount(50_000))).apply(absurd, whole).prompt_tokens
+        };
+        let stored = r#"{"model":"m","prompt":{"id":"pmpt_1"}}"#;
+        assert_eq!(prompt_of(stored, Operation::Responses), Some(50_000));
+        let schema = r#""parameters":{"type":"object","properties":{"type":{"type":"string"}}}"#;
+        for (rest, refers) in [
+            (r#","mcp_servers":[{"type":"url","url":"https://x","name":"a"}]"#, true),
+            (r#","mcp_servers":[]"#, false),
+            (r#","container":"container_1""#, true),
+            (r#","container":{"skills":[{"type":"anthropic","skill_id":"pptx"}]}"#, true),
+            (r#","container":null"#, false),
+            (r#","web_search_options":{}"#, true),
+            (r#","enable_search":true"#, true),
+            (r#","enable_search":false"#, false),
+            (r#","tools":[{"type":"computer_20250124","name":"computer"}]"#, true),
+            (r#","tools":[{"name":"bash","type":"bash_20250124"}]"#, true),
+            (r#","tools":[{"type":"text_editor_20250728","name":"edit"}]"#, true),
+            (r#","tools":[{"type":"web_fetch_20250910","name":"web_fetch"}]"#, true),
+            (r#","tools":[{"type":"code_interpreter","container":{"type":"auto"}}]"#, true),
+            (r#","tools":[{"type":"mcp","server_label":"a"}]"#, true),
+            (r#","tools":[{"google_search":{}}]"#, true),
+            (r#","tools":[{"type":"function","function":{"name":"web_search"}}]"#, true),
+            (
+                &format!(r#","tools":[{{"type":"function","function":{{"name":"f",{schema}}}}}]"#),
+                false,
+            ),
+            (&format!(r#","tools":[{{"name":"f","type":"custom",{schema}}}]"#), false),
+            (&format!(r#","tools":[{{"name":"f",{schema}}},{{"type":"shell"}}]"#), true),
+            (&format!(r#","tools":[{{"name":"computer",{schema}}}]"#), false),
+            (r#","tools":[]"#, false),
+        ] {
+            let prompt = prompt_of(&body(rest), Operation::Messages);
+            assert_eq!(prompt == Some(50_000), refers, "{rest}: {prompt:?}");
+        }
+    }
+
+    #[test]
+    fn model_may_bring_a_system_prompt_along() {
+        let whole = Passed { bytes: 300, is_stream: false };
+        let body = body("");
+        let request =
+            scan(Operation::OllamaChat, None, body.as_bytes(), ScanOptions::default()).unwrap();
+        let bounds = UsageBounds::of(&request, None);
+        let absurd = Usage { prompt_tokens: Some(MAX), ..Usage::default() };
+        let prompt = |bounds: UsageBounds| bounds.apply(absurd, whole).prompt_tokens.unwrap();
+        assert_eq!(prompt(bounds.with_own_prompt()), prompt(bounds) + OWN_PROMPT);
     }
 
     proptest! {
