@@ -82,6 +82,13 @@ const MARKS: &[&str] = &[
     "maximum number of tokens allowed",
     "when context the overflows",
     "tokens exceed the configured limit",
+    "`inputs` tokens + `max_new_tokens` must be <= ",
+    "`inputs` must have less than ",
+    "prompt length (",
+    "input is too long for requested model",
+    "too many input tokens. max input tokens: ",
+    "too many tokens: size limit exceeded",
+    "tokens in the prompt cannot exceed ",
 ];
 
 /// The number that a form contains.
@@ -136,6 +143,23 @@ const FORMS: &[Form] = &[
     Form(Number::Prompt, "token count (", ")"),
     Form(Number::Limit, "maximum prompt length is ", " but"),
     Form(Number::Prompt, "request contains ", " tokens"),
+    // TGI, and TEI
+    Form(Number::Limit, "`max_new_tokens` must be <= ", ""),
+    Form(Number::Prompt, "given: ", " `inputs` tokens"),
+    Form(Number::Output, "`inputs` tokens and ", " `max_new_tokens`"),
+    Form(Number::Limit, "`inputs` must have less than ", " tokens"),
+    Form(Number::Prompt, " tokens. given: ", ""),
+    // TensorRT-LLM, where the length may have a fraction
+    Form(Number::Prompt, "prompt length (", ""),
+    Form(Number::Output, " max_tokens (", ")"),
+    Form(Number::Limit, "exceed max_num_tokens (", ")"),
+    Form(Number::Limit, "exceed max_seq_len (", ")"),
+    Form(Number::Limit, "maximum input length (", ")"),
+    // Bedrock and Cohere
+    Form(Number::Limit, "max input tokens: ", ""),
+    Form(Number::Prompt, "input token count: ", ""),
+    Form(Number::Limit, "in the prompt cannot exceed ", ""),
+    Form(Number::Prompt, " - received ", ""),
 ];
 
 /// Reads the body of an engine's error; returns `None` if it is about something else.
@@ -179,3 +203,6 @@ fn number_between(text: &str, before: &str, after: &str) -> Option<u32> {
         rest.starts_with(after).then(|| digits.parse().ok()).flatten()
     })
 }
+
+#[cfg(test)]
+mod tests;
