@@ -86,9 +86,9 @@ impl EventScanner {
     }
 
     /// Returns whether the stream has ended as its dialect requires. Not every engine sends
-    /// `[DONE]`, and the streams of some operations have no last event.
+    /// `[DONE]`, and some streams have no last event.
     pub fn has_finished(&self) -> bool {
-        self.done || self.has_reason || self.form == EventForm::Any
+        self.done || self.has_reason || (self.form == EventForm::Any && !self.passed.media)
     }
 
     /// Returns whether the stream has had no event so far, or none but those of a load and the
@@ -165,10 +165,10 @@ impl EventScanner {
         }
         if !self.partial_is_long {
             self.partial_is_long = true;
-            // The line is not read, so it may have reported why the generation ended.
-            self.has_reason = true;
             self.passed.any = true;
             self.begin_long_line(piece);
+            // The line is not read, so it may have reported why the generation ended.
+            self.has_reason |= !self.passed.is_media;
         }
         // A piece longer than `LINE_TAIL` replaces everything before it.
         let tail = piece.get(piece.len().saturating_sub(LINE_TAIL)..).unwrap_or(piece);
@@ -210,8 +210,13 @@ impl EventScanner {
     fn begin_long_line(&mut self, piece: &[u8]) {
         let has_token = match self.framing {
             StreamFraming::Events => {
-                let start = self.partial.iter().chain(piece).copied().take(DATA.len());
-                start.eq(DATA.iter().copied()) && !self.event_ends
+                let line = self.partial.iter().chain(piece).copied();
+                let is_data = line.clone().take(DATA.len()).eq(DATA.iter().copied());
+                if is_data && self.form == EventForm::Any {
+                    let data: Vec<u8> = line.skip(DATA.len()).take(LINE_START).collect();
+                    _ = self.read_rest(&data);
+                }
+                is_data && !self.event_ends
             }
             // The last line of Ollama's API may carry the tokens of the whole context.
             StreamFraming::Lines => {
@@ -239,6 +244,7 @@ impl EventScanner {
         } else if line.is_empty() {
             // An empty line ends the event, and with it the effect of its name.
             self.done |= std::mem::take(&mut self.event_ends);
+            self.passed.is_media = false;
         }
     }
 
@@ -356,6 +362,7 @@ impl EventScanner {
                 self.error = true;
             }
             b"error" => self.error = true,
+            _ if self.form == EventForm::Any => self.event_ends |= self.passed.note_media(name),
             _ => {}
         }
     }

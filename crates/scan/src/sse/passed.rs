@@ -22,6 +22,17 @@ static DELTA_ITEMS: LazyLock<[Finder<'static>; 3]> =
 /// its quote.
 pub(super) const LIMITS: [&[u8]; 3] = [b"length\"", b"max_tokens\"", b"stop_sequence\""];
 
+/// The starts of the types of events in streams of transcripts, speech and pictures, and the types
+/// that end these streams.
+const MEDIA: [&[u8]; 4] =
+    [b"transcript.text.", b"speech.audio.", b"image_generation.", b"image_edit."];
+const MEDIA_ENDS: [&[u8]; 4] = [
+    b"transcript.text.done",
+    b"speech.audio.done",
+    b"image_generation.completed",
+    b"image_edit.completed",
+];
+
 /// The kinds of events that have passed.
 #[derive(Debug, Default)]
 pub(super) struct PassedEvents {
@@ -39,6 +50,10 @@ pub(super) struct PassedEvents {
     pub(super) limit: bool,
     /// The end of a generation whose output is withheld.
     pub(super) withheld: bool,
+    /// An event of a transcript, of speech or of a picture: their streams have an ending.
+    pub(super) media: bool,
+    /// True if the current event is one.
+    pub(super) is_media: bool,
 }
 
 impl PassedEvents {
@@ -78,6 +93,14 @@ impl PassedEvents {
         let has_text = || has_visible_string_at(&TEXT, data);
         self.items |= (is_item && (is_other() || has_text()))
             || (name == b"response.completed" && has_text());
+    }
+
+    /// Notes the type of an event of a transcript, of speech or of a picture. Returns whether it
+    /// ends the stream.
+    pub(super) fn note_media(&mut self, name: &[u8]) -> bool {
+        self.is_media |= MEDIA.iter().any(|start| name.starts_with(start));
+        self.media |= self.is_media;
+        MEDIA_ENDS.contains(&name)
     }
 
     /// Reads an event of a chat without a token: in another form than that of chats, it may be

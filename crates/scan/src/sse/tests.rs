@@ -190,6 +190,45 @@ fn native_counts_come_with_the_last_event() {
 }
 
 #[test]
+fn streams_of_sounds_and_pictures_have_an_ending_by_the_types_of_their_events() {
+    let event = |kind: &str, size: usize| {
+        let data = "A".repeat(size);
+        format!("data: {{\"type\":\"{kind}\",\"b64_json\":\"{data}\"}}\n\n")
+    };
+    for (operation, part, end) in [
+        (Operation::Transcriptions, "transcript.text.delta", "transcript.text.done"),
+        (Operation::Transcriptions, "transcript.text.segment", "transcript.text.done"),
+        (Operation::Speech, "speech.audio.delta", "speech.audio.done"),
+        (
+            Operation::ImageGenerations,
+            "image_generation.partial_image",
+            "image_generation.completed",
+        ),
+        (Operation::ImageEdits, "image_edit.partial_image", "image_edit.completed"),
+    ] {
+        for size in [4, 40_000] {
+            let parts = event(part, size).repeat(2);
+            let finished = |stream: &str| {
+                let mut scanner = EventScanner::new(operation, StreamFraming::Events);
+                stream.as_bytes().chunks(7000).for_each(|chunk| _ = scanner.feed(chunk));
+                scanner.has_finished()
+            };
+            assert!(!finished(&parts), "{part}");
+            assert!(!finished(&format!("event: {part}\n{parts}")), "{part}");
+            let cut = event(part, size);
+            assert!(!finished(&format!("{parts}{}", &cut[..cut.len() - 6])), "{part}");
+            assert!(finished(&format!("{parts}{}", event(end, size))), "{end}");
+            assert!(finished(&format!("{parts}event: {end}\ndata: {{}}\n\n")), "{end}");
+            assert!(finished(&format!("{parts}data: [DONE]\n\n")), "{part}");
+            assert!(finished(&event("chunk", size)), "another kind of stream");
+        }
+    }
+    let late = format!("data: {{\"b64_json\":\"{}\",\"type\":\"x\"}}\n\n", "A".repeat(40_000));
+    let stream = event("image_edit.partial_image", 4) + &late;
+    assert!(fed(Operation::ImageEdits, &stream).1.has_finished(), "its type has not been read");
+}
+
+#[test]
 fn a_boundary_is_where_an_event_has_ended() {
     let mut scanner = EventScanner::new(Operation::Chat, StreamFraming::Events);
     assert!(scanner.at_boundary(), "nothing came");
