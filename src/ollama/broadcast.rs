@@ -34,7 +34,7 @@ use crate::ollama::broadcast::targets::{choose, is_up};
 use crate::ollama::broadcast::verdict::{Verdict, judge};
 use crate::proxy::Proxy;
 use crate::proxy::failure::OwnError;
-use crate::proxy::flow::{Flow, RequestContext, Served};
+use crate::proxy::flow::{Flow, RequestContext, Served, own_outcome};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::upstream::engine_exchange::EngineRequest;
 use crate::upstream::relay::ResponseSink;
@@ -174,6 +174,9 @@ async fn respond(
         flow.ctx.record.response.code = Some(ErrorCode::BadUpstreamResponse);
     }
     if has_started {
+        // As for a whole response with the status of the verdict.
+        let response = &mut flow.ctx.record.response;
+        response.outcome = Some(own_outcome(response.code, status));
         let line = Bytes::from(format!("{page}\n"));
         return match flow.client.write_body(line, true).await {
             Ok(()) => Ok(()),

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, request};
 use crate::support::engines::{backends, start};
-use crate::support::fleet::metric;
+use crate::support::fleet::{find_metric, metric};
 use crate::support::pace::pause_between_drips;
 use crate::support::penstock::Penstock;
 use crate::support::{block_on, eventually};
@@ -152,6 +152,9 @@ fn partial_failure_is_the_last_line() {
     assert_eq!(last["error"], "backend 'a': scripted (done on b)");
     assert!(progress.iter().all(|line| line.get("error").is_none()), "b is not broken off");
     assert!(has(&engines[1], "new") && !has(&engines[0], "new"));
+    let faults = "penstock_requests_total{model=\"unknown\",backend=\"none\",operation=\"passthrough\",status=\"200\",outcome=\"fault\"";
+    let counted = || find_metric(&penstock, faults) == Some(1.0);
+    eventually("the stream is counted as a fault", SOON, counted);
 }
 
 #[test]

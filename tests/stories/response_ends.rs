@@ -104,6 +104,35 @@ fn stream_without_an_ending_ends_with_an_error() {
 }
 
 #[test]
+fn speech_without_its_last_event_ends_with_an_error() {
+    let engine = "engine: openai, models: [{ id: m, operations: [speech] }]";
+    let (_engine, penstock) = alone(
+        |_, body| {
+            let delta = "data: {\"type\":\"speech.audio.delta\",\"audio\":\"AAAA\"}\n\n";
+            let end = match body {
+                _ if body.contains("typed") => "data: {\"type\":\"speech.audio.done\"}\n\n",
+                _ if body.contains("done") => "data: [DONE]\n\n",
+                _ if body.contains("half") => "data: {\"type\":\"speech.aud",
+                _ => "",
+            };
+            match body.contains("other") {
+                true => chunked(EVENTS, "data: {\"audio\":\"AAAA\"}\n\n"),
+                false => chunked(EVENTS, &format!("{delta}{end}")),
+            }
+        },
+        engine,
+    );
+    for (input, is_good) in
+        [("typed", true), ("done", true), ("other", true), ("half", false), ("none", false)]
+    {
+        let body = json!({"model": "m", "voice": "x", "input": input, "stream_format": "sse"});
+        let text = penstock.post("/v1/audio/speech", &body).text();
+        assert_eq!(!text.contains("\"error\""), is_good, "{input}: {text}");
+    }
+    assert_eq!((attempts(&penstock, "ok"), attempts(&penstock, "fault")), (3.0, 2.0));
+}
+
+#[test]
 fn cut_within_the_last_event_is_visible() {
     let engine = "engine: vllm, models: [{ id: m, operations: [responses] }]";
     let (_engine, penstock) = alone(
