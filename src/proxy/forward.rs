@@ -178,12 +178,17 @@ pub(crate) async fn judge(
         let limit = if is_success { FIRST_EVENT } else { MAX_ERROR_WAIT };
         let late = late.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
         let known = reply.started.payload().len();
+        // A conversion shows its client nothing yet. Without a byte, the framing may be unknown,
+        // and with it the time that the response may take.
+        let is_unseen = is_success
+            && terms.is_converted
+            && (known > 0 || reply.open_framing(view.request).is_none());
         let read = reply.exchange.read_until(&mut reply.started, |payload| payload.len() > known);
         let read = tokio::select! {
             // A body that has arrived beats the timer.
             biased;
             read = read => read,
-            () = late, if !is_over => match is_success {
+            () = late, if !is_over && !is_unseen => match is_success {
                 true => return Ok(Disposition::Relay),
                 false => {
                     is_over = true;

@@ -3,17 +3,17 @@
 //! all.
 
 mod content;
+mod contexts;
 
-use penstock_api::units::TokenCount;
 use penstock_api::{Capabilities, Operation, ResultFormat, StreamFraming};
-use penstock_core::fleet::{BackendSet, Model, Serving};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
 use penstock_scan::{
-    FirstEvent, RequestProfile, WholeResult, is_void, lacks_result, may_report_failure,
+    FirstEvent, WholeResult, is_void, lacks_result, may_report_failure, reports_failed_result,
     reports_failure,
 };
 
 use self::content::is_foreign;
+pub(crate) use self::contexts::Contexts;
 use crate::upstream::failure::Refusal;
 use crate::upstream::response_head::Framing;
 
@@ -74,38 +74,6 @@ impl ResponseTerms<'_> {
         }
         let missing = read_unsupported(error, self.body);
         if self.needs.contains(missing) { missing } else { Capabilities::NONE }
-    }
-}
-
-/// The context of a backend, and the longest one of the others that may serve the request.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Contexts {
-    /// `None` if unknown.
-    pub(crate) own: Option<TokenCount>,
-    pub(crate) longest_elsewhere: TokenCount,
-}
-
-impl Contexts {
-    /// Returns the contexts for a request that was sent to `serving`; `None` if no other backend is
-    /// left, or none of a known context.
-    pub(crate) fn of(
-        model: &Model,
-        serving: &Serving,
-        request: &RequestProfile,
-        tried: &BackendSet,
-    ) -> Option<Self> {
-        let longest_elsewhere = model.longest_context_elsewhere(request, serving, tried)?;
-        Some(Self { own: serving.context_for(request.context_length), longest_elsewhere })
-    }
-
-    /// Returns the backend's context, by the words of its engine, if a longer one elsewhere may
-    /// hold the request.
-    fn exceeded(self, refusal: &ContextRefusal) -> Option<TokenCount> {
-        let own = refusal.limit.map(TokenCount).or(self.own)?;
-        let longest = self.longest_elsewhere;
-        let prompt = refusal.prompt.unwrap_or_default();
-        let needed = TokenCount(prompt.saturating_add(refusal.output));
-        (longest > own && longest >= needed).then_some(own)
     }
 }
 
@@ -237,10 +205,15 @@ fn of_whole(
     let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
     Some(match text.first() {
         None if seen.is_whole && !may_be_empty(terms, seen) => Disposition::Hold(Refusal::NoWork),
+        // Its client gets nothing before its end.
+        None | Some(b'{') if terms.is_converted && !seen.is_whole && is_short => return None,
         // White space before the end is relayed: it keeps a client's connection alive.
         None => Disposition::Relay,
         Some(b'{' | b'[') if seen.is_whole && is_void(text) => Disposition::Hold(Refusal::NoResult),
-        Some(b'{') if seen.is_whole && reports_failure(text) => {
+        Some(b'{')
+            if seen.is_whole
+                && (reports_failure(text) || has_failed_before_output(terms, seen, text)) =>
+        {
             Disposition::Hold(refusal_of(terms, text))
         }
         Some(b'{' | b'[') if seen.is_whole && is_no_result(terms, seen, text) => {
@@ -256,6 +229,21 @@ fn of_whole(
         }
         Some(_) => Disposition::Relay,
     })
+}
+
+/// Returns whether a whole response that does not pass as it came reports a failure beside its
+/// result, or in it. With output, work was done: only a busy backend, or `routing.retry_5xx`, then
+/// sends the request elsewhere.
+fn has_failed_before_output(
+    terms: &ResponseTerms<'_>,
+    seen: &SeenResponse<'_>,
+    body: &[u8],
+) -> bool {
+    (terms.is_converted || terms.is_gathered)
+        && reports_failed_result(body)
+        && (terms.retries_5xx
+            || seen.result != Some(WholeResult::Filled)
+            || refusal_of(terms, body) != Refusal::NoWork)
 }
 
 /// Returns whether the result may be empty: the text of a sound without words.

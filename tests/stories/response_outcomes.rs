@@ -157,6 +157,39 @@ fn converted_response_that_reports_a_failure_ends_as_one() {
 }
 
 #[test]
+fn converted_result_with_an_error_is_no_success() {
+    const EMPTY: &str = r#"{"id":"c","choices":[{"index":0,"message":{"role":"assistant","content":""},"finish_reason":"stop"}],"error":{"message":"it broke","code":500}}"#;
+    let cases: [(Respond, u16, &str); 4] = [
+        (
+            |_, _| {
+                let error = r#""error","error":{"code":502,"message":"it broke"}"#;
+                let body = HELLO.replace("\"stop\"", error).replace("\"hello\"", "\"\"");
+                whole(200, JSON, &body)
+            },
+            502,
+            "fault",
+        ),
+        (|_, _| whole(200, JSON, EMPTY), 502, "fault"),
+        (|_, _| chunked(JSON, &format!("\n\n{EMPTY}")), 502, "fault"),
+        (|_, _| whole(200, JSON, &EMPTY.replace("500", "429")), 429, "busy"),
+    ];
+    for (respond, status, outcome) in cases {
+        let (bad, penstock) = beside_a_good_one(respond, "");
+        let response = penstock.post(MESSAGES, &messages(false));
+        assert!(response.text().contains("hello"), "{}", response.text());
+        assert_eq!(bad.take_requests().len(), 1);
+        let counted = format!("penstock_attempts_total{{backend=\"bad\",outcome=\"{outcome}\"");
+        assert_eq!(find_metric(&penstock, &counted), Some(1.0), "{outcome}");
+        for stream in [false, true] {
+            let (_, penstock) = alone(respond, CHATS);
+            let response = penstock.post(MESSAGES, &messages(stream));
+            assert_eq!(response.status, status, "{}", response.text());
+            assert_eq!(response.json()["error"]["message"], "it broke");
+        }
+    }
+}
+
+#[test]
 fn streams_are_known_by_their_first_bytes() {
     let plain: Respond = |_, _| chunked("text/plain", HELLO_EVENTS);
     let json: Respond = |_, _| chunked(JSON, HELLO_EVENTS);

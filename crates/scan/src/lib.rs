@@ -62,7 +62,7 @@ pub use profile::{
     UsageEdit,
 };
 pub use prompt_limit::PromptLimit;
-pub use reported_failure::{FirstEvent, is_switched_off, reports_failure};
+pub use reported_failure::{FirstEvent, is_switched_off, reports_failed_result, reports_failure};
 pub use response_id::ResponseIdFinder;
 pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};

@@ -5,12 +5,13 @@ use std::ops::Range;
 use std::sync::LazyLock;
 
 use memchr::memchr2;
-use memchr::memmem::Finder;
+use memchr::memmem::{self, Finder};
 use penstock_api::slices::split_at;
 use penstock_api::{Operation, StreamFraming};
 
 use super::TokenEstimate;
 use super::cursor::{Cursor, Members, Parsed};
+use super::failed_choice::{FAILED_REASONS, has_failed_choice};
 use super::ollama::is_filled;
 use super::sse::{EventScanner, is_event};
 
@@ -115,39 +116,63 @@ impl BodyMember {
     }
 }
 
-/// Returns whether a whole response is an error: an `error` without any content, or an object of
-/// that type.
-pub fn reports_failure(body: &[u8]) -> bool {
-    // Nearly every response lacks the word, and the search for it costs next to nothing.
-    if ERROR.find(body).is_none() {
-        return false;
+/// The members of a whole response that report a failure, and those against one.
+#[derive(Default)]
+struct Report {
+    has_error: bool,
+    /// True if the object is of the type `error`.
+    is_error: bool,
+    has_content: bool,
+}
+
+impl Report {
+    /// Reads a whole response; returns `None` if it is no object, or has no word of an error.
+    fn of(body: &[u8]) -> Option<Self> {
+        // Nearly every response lacks the word, and the search for it costs next to nothing.
+        ERROR.find(body)?;
+        let mut cursor = Cursor::of_response(body);
+        if cursor.peek() != b'{' {
+            return None;
+        }
+        let mut report = Self::default();
+        let read: Parsed = cursor
+            .members(Members::named(BodyMember::of), |cursor, member, kind| {
+                report.read(cursor, member, kind)
+            });
+        read.is_ok().then_some(report)
     }
-    let mut cursor = Cursor::of_response(body);
-    if cursor.peek() != b'{' {
-        return false;
-    }
-    let (mut has_error, mut is_error, mut has_content) = (false, false, false);
-    let read: Parsed = cursor.members(Members::named(BodyMember::of), |cursor, member, kind| {
+
+    fn read(&mut self, cursor: &mut Cursor<'_>, member: BodyMember, kind: u8) -> Parsed {
         match member {
-            BodyMember::Error => {
-                has_error |= is_filled(cursor, kind)? || kind == b't';
-                return Ok(());
-            }
+            BodyMember::Error => self.has_error |= is_filled(cursor, kind)? || kind == b't',
             BodyMember::Kind if kind == b'"' => {
                 let name = cursor.string()?;
-                is_error |= cursor.raw(name) == b"error";
-                return Ok(());
+                self.is_error |= cursor.raw(name) == b"error";
             }
             BodyMember::Content => {
                 // Older errors of vLLM have their text in `message`.
-                has_content |= is_filled(cursor, kind)? && kind != b'"';
-                return Ok(());
+                self.has_content |= is_filled(cursor, kind)? && kind != b'"';
             }
-            BodyMember::Kind | BodyMember::Other => {}
+            BodyMember::Kind | BodyMember::Other => cursor.skip(kind)?,
         }
-        cursor.skip(kind)
-    });
-    read.is_ok() && (is_error || (has_error && !has_content))
+        Ok(())
+    }
+}
+
+/// Returns whether a whole response is an error: an `error` without any content, or an object of
+/// that type.
+pub fn reports_failure(body: &[u8]) -> bool {
+    Report::of(body)
+        .is_some_and(|report| report.is_error || (report.has_error && !report.has_content))
+}
+
+/// Returns whether a whole response reports a failure beside its result, or in a choice of it. A
+/// conversion can pass on only one of the two.
+pub fn reports_failed_result(body: &[u8]) -> bool {
+    let body = body.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(body);
+    let is_named = || FAILED_REASONS.iter().any(|reason| memmem::find(body, reason).is_some());
+    Report::of(body).is_some_and(|report| report.is_error || report.has_error)
+        || is_named() && has_failed_choice(body)
 }
 
 /// Returns whether a member of the body's object is `false`.
@@ -271,6 +296,24 @@ mod tests {
             ("\"error\"", false),
         ] {
             assert_eq!(reports_failure(body.as_bytes()), expected, "{body}");
+        }
+    }
+
+    #[test]
+    fn failed_results_are_those_with_an_error_beside_or_inside_them() {
+        for (body, expected) in [
+            (r#"{"choices":[{"message":{"content":""}}],"error":{"message":"x"}}"#, true),
+            (r#"{"message":{"content":"hi"},"done":true,"error":"x"}"#, true),
+            (r#"{"type":"message","content":[{}],"error":{"message":"x"}}"#, true),
+            (r#"{"choices":[{"finish_reason":"error","error":{"code":502}}]}"#, true),
+            (r#"{"choices":[{"finish_reason":"abort"}]}"#, true),
+            ("\u{feff}{\"choices\":[{\"finish_reason\":\"abort\"}]}", true),
+            (r#"{"choices":[{"message":{"content":"hi"}}],"error":null}"#, false),
+            (r#"{"choices":[{"message":{"content":"hi"}}],"error":""}"#, false),
+            (r#"{"choices":[{"message":{"error":"x"},"finish_reason":"stop"}]}"#, false),
+            (r#"{"choices":[{"message":{"content":"\"error\""}}]}"#, false),
+        ] {
+            assert_eq!(reports_failed_result(body.as_bytes()), expected, "{body}");
         }
     }
 

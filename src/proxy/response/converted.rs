@@ -4,17 +4,21 @@
 use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use penstock_clock::now;
+use penstock_core::fleet::Outcome;
+use penstock_dialect::ErrorMeaning;
+use penstock_scan::reports_failed_result;
 
 use crate::downstream::body::BodyClaim;
-use crate::proxy::conversion::{Converter, WayBack};
+use crate::proxy::attempt::Attempt;
+use crate::proxy::conversion::{Converter, WayBack, convert_held};
 use crate::proxy::exchange::Reply;
 use crate::proxy::failure::{OwnError, timeout_message, unreadable_outcome};
 use crate::proxy::flow::{Flow, Served};
-use crate::proxy::own_response::send_error;
+use crate::proxy::own_response::{send_error, send_held};
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::{RelayProgress, expect_end, finish_head};
 use crate::proxy::rewrite::conversions::{converter, describe};
-use crate::upstream::failure::ExchangeError;
+use crate::upstream::failure::{ExchangeError, HeldResponse};
 use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, ResponseSink, Transform};
 use crate::upstream::response_head::Framing;
@@ -38,10 +42,19 @@ pub(super) async fn relay_whole(
     expect_end(&head, result, &mut monitor);
     monitor.observe(&body, true);
     flow.ctx.record.response.usage = monitor.usage();
+    let has_failed = reports_failed_result(&body);
     let body = match OwnKey::of(&attempt.backend.config) {
-        Some(key) if monitor.has_reported_error() => key.mask(body),
+        Some(key) if has_failed || monitor.has_reported_error() => key.mask(body),
         Some(_) | None => body,
     };
+    if has_failed {
+        if head.keeps_alive {
+            let state = &attempt.serving.state;
+            flow.proxy.pool.keep(state, exchange.connection, head.keep_alive);
+        }
+        let held = HeldResponse::new(head.header, body, claim);
+        return send_failed(flow, request, attempt, held).await;
+    }
     if !claim_conversion(&mut claim, body.len()) {
         return fail(flow, OwnError::from_unread(ReadWholeError::MemoryFull)).await;
     }
@@ -72,6 +85,19 @@ pub(super) async fn relay_whole(
         true => Ok(()),
         false => flow.ctx.client_gone(),
     }
+}
+
+/// Responds with the error that a whole response reports beside its result, or in it.
+async fn send_failed(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+    attempt: &Attempt<'_>,
+    mut held: HeldResponse,
+) -> Served {
+    let model = attempt.upstream_name(request).unwrap_or(&request.model);
+    held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
+    flow.ctx.record.response.outcome = Some(Outcome::Fault);
+    send_held(flow, convert_held(held, request.profile.operation), false).await
 }
 
 /// The memory for the conversion of a response, as a multiple of its size: as it came, split off,

@@ -1,5 +1,7 @@
 //! The table of the rule on outcomes, row by row.
 
+use penstock_api::units::TokenCount;
+
 use super::*;
 
 mod meanings;

@@ -75,3 +75,40 @@ fn refusal_of_a_gateway_is_no_result_whole_or_as_a_stream() {
         assert_eq!(decided(&chat(), &seen), expected, "{seen:?}");
     }
 }
+
+#[test]
+fn converted_result_with_an_error_is_a_failure() {
+    const CHOICE: &str = r#"{"choices":[{"message":{"content":""},"finish_reason":"error","error":{"code":502,"message":"x"}}]}"#;
+    let busy = CHOICE.replace("502", "429");
+    let bad = CHOICE.replace("502", "400");
+    let beside = r#"{"choices":[{"message":{"content":""}}],"error":{"message":"x"}}"#;
+    let partial = CHOICE.replace("\"content\":\"\"", "\"content\":\"hi\"");
+    let partial_busy = partial.replace("502", "429");
+    let chat = ResponseTerms { is_converted: true, ..chat() };
+    let ollama = ResponseTerms { sent: Operation::OllamaChat, ..chat };
+    for (terms, body, expected) in [
+        (chat, CHOICE, HELD(Refusal::NoWork)),
+        (chat, &busy, HELD(Refusal::RateLimited)),
+        (chat, &bad, HELD(Refusal::Client)),
+        (chat, beside, HELD(Refusal::NoWork)),
+        (ollama, r#"{"message":{"content":""},"done":true,"error":"x"}"#, HELD(Refusal::NoWork)),
+        // The work was done.
+        (chat, &partial, Disposition::Relay),
+        (chat, &partial_busy, HELD(Refusal::RateLimited)),
+        (ResponseTerms { retries_5xx: true, ..chat }, &partial, HELD(Refusal::NoWork)),
+        (
+            ResponseTerms { is_converted: false, is_gathered: true, ..chat },
+            CHOICE,
+            HELD(Refusal::NoWork),
+        ),
+        // It passes as it came.
+        (ResponseTerms { is_converted: false, ..chat }, CHOICE, Disposition::Relay),
+        (chat, CHAT, Disposition::Relay),
+    ] {
+        assert_eq!(decided(&terms, &whole(200, body)), expected, "{body}");
+    }
+    for start in ["\n\n", "{\"id\":", "\n{\"choices\":[{"] {
+        let seen = SeenResponse { is_whole: false, framing: Framing::Chunked, ..whole(200, start) };
+        assert_eq!(Disposition::of(&chat, &seen), None, "nothing of {start} passes before its end");
+    }
+}
