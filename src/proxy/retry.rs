@@ -260,7 +260,10 @@ pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: 
 fn is_repeatable(request: &ScannedRequest) -> bool {
     match request.profile.operation.row().effect {
         Effect::None => request.profile.residency_change.is_none(),
-        Effect::StoredResponse => is_switched_off(request.body(), b"store"),
+        // The backend of a converted request stores nothing.
+        Effect::StoredResponse => {
+            request.conversion.is_some() || is_switched_off(request.body(), b"store")
+        }
         Effect::Lasting => false,
     }
 }

@@ -316,6 +316,16 @@ fn stored_response_is_not_repeated_after_a_lost_connection() {
         assert_eq!(response.status, status, "store {store}: {}", response.text());
         assert_eq!(fleet.requests(), before + requests, "store {store}");
     }
+    // Nothing is stored by a backend that gets a chat.
+    let backend = "operations: [chat]";
+    let fleet = Fleet::start(2, Setup { health: FAULTS_FORGOTTEN, backend, ..Setup::default() });
+    for store in [json!(true), Value::Null] {
+        let before = fleet.requests();
+        fleet.a().script([Fault::CloseAfterRequest]);
+        let response = fleet.penstock.post("/v1/responses", &body(store.clone()));
+        assert_eq!(response.status, 200, "store {store}: {}", response.text());
+        assert_eq!(fleet.requests(), before + 2, "store {store}");
+    }
 }
 
 #[test]
