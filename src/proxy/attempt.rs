@@ -23,7 +23,6 @@ use crate::proxy::shift_state::TooLong;
 use crate::seeds::Seeds;
 use crate::upstream::disposition::{Contexts, ResponseTerms, SentKey};
 use crate::upstream::failure::{Failure, Refusal};
-use crate::upstream::named_resource::names_resource;
 
 /// The fixed parts of one attempt.
 pub(crate) struct Attempt<'a> {
@@ -117,9 +116,7 @@ impl<'a> Attempt<'a> {
             needs,
             elsewhere: if is_elsewhere { needs } else { Capabilities::NONE },
             contexts: model.and_then(|model| Contexts::of(model, own, profile, tried)),
-            is_path_known: matches!(status, 404 | 405 | 501) && own.state.lessons.has_served(sent),
-            // The body may be large.
-            names_resource: status == 404 && names_resource(request.body()),
+            has_served: own.state.lessons.has_served(sent),
         }
     }
 

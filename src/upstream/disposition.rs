@@ -15,6 +15,7 @@ use penstock_scan::{
 use self::content::is_foreign;
 pub(crate) use self::contexts::Contexts;
 use crate::upstream::failure::Refusal;
+use crate::upstream::named_resource::names_resource;
 use crate::upstream::response_head::Framing;
 
 /// The maximum number of bytes of a response that are read before its disposition is decided.
@@ -59,14 +60,19 @@ pub(crate) struct ResponseTerms<'a> {
     pub(crate) elsewhere: Capabilities,
     /// The contexts, if another backend has a known one.
     pub(crate) contexts: Option<Contexts>,
-    /// True if the backend has served this operation before: then a 404 says nothing about the
+    /// True if the backend has served this operation before: a 404 then says nothing about the
     /// path.
-    pub(crate) is_path_known: bool,
-    /// True if the request names something that the backend may lack, and the status may say so.
-    pub(crate) names_resource: bool,
+    pub(crate) has_served: bool,
 }
 
 impl ResponseTerms<'_> {
+    /// Returns whether a 404 says nothing about the path: it works there, or the request names
+    /// something that the backend may lack.
+    fn is_path_known(&self) -> bool {
+        // The body is read last: it may be large.
+        self.has_served || names_resource(self.body)
+    }
+
     /// The capabilities that the request needs and the model lacks, by the words of an error.
     pub(crate) fn missing(&self, error: &[u8]) -> Capabilities {
         if self.needs.is_empty() {
@@ -272,6 +278,9 @@ fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
         ErrorMeaning::OutOfCredit if terms.key == SentKey::Own => Refusal::KeyRejected,
         ErrorMeaning::Overloaded => Refusal::Overloaded,
         ErrorMeaning::ModelMissing => Refusal::ModelMissing,
+        ErrorMeaning::PathMissing => {
+            refusal_of_status(terms, 404, error).unwrap_or(Refusal::NoWork)
+        }
         ErrorMeaning::OutOfCredit | ErrorMeaning::NamedMissing | ErrorMeaning::Moderated => {
             Refusal::Client
         }
@@ -366,9 +375,9 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         (403, _) if is_own => Some(Refusal::Forbidden),
         (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),
         (404, ErrorMeaning::NamedMissing) => None,
-        (404, _) if terms.names_resource => Some(Refusal::ResourceMissing),
+        (404, _) if names_resource(terms.body) => Some(Refusal::ResourceMissing),
         // The engine may be too old for the path: another one may know it.
-        (404 | 405 | 501, _) if !terms.is_path_known => Some(Refusal::OperationMissing),
+        (404 | 405 | 501, _) if !terms.is_path_known() => Some(Refusal::OperationMissing),
         (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Refusal::RateLimited),
         (400.., ErrorMeaning::Overloaded) if status >= 500 => Some(Refusal::Overloaded),
         (500.., _) if terms.retries_5xx => Some(Refusal::ServerError),

@@ -483,10 +483,23 @@ fn chats_only(path: &str, body: &str) -> Vec<u8> {
     }
 }
 
+/// As LM Studio.
+fn chats_only_with_200(path: &str, body: &str) -> Vec<u8> {
+    match path {
+        CHAT => good(path, body),
+        _ => {
+            let error = format!("Unexpected endpoint or method. (POST {path})");
+            whole(200, JSON, &json!({ "error": error }).to_string())
+        }
+    }
+}
+
 #[test]
 fn operation_that_a_backend_lacks_is_converted() {
-    for engine in ["openai", "auto", "vllm", "other"] {
-        let (only, penstock) = alone(chats_only, &format!("engine: {engine}, models: [m]"));
+    let engines = ["openai", "auto", "vllm", "other", "lmstudio"];
+    let kinds: [Respond; 2] = [chats_only, chats_only_with_200];
+    for (engine, respond) in engines.iter().flat_map(|one| kinds.map(|kind| (one, kind))) {
+        let (only, penstock) = alone(respond, &format!("engine: {engine}, models: [m]"));
         let message = |response: Response| {
             assert_eq!(response.status, 200, "{engine}: {}", response.text());
             assert!(response.text().contains("hello"), "{engine}: {}", response.text());
@@ -498,6 +511,8 @@ fn operation_that_a_backend_lacks_is_converted() {
         message(penstock.post("/v1/responses", &json!({"model": "m", "input": "hi"})));
         assert_eq!(only.take_requests(), ["/v1/responses", CHAT], "{engine}");
         assert_eq!(penstock.backend("only")["lacks"], json!(["responses", "messages"]));
+        let response = penstock.post("/v1/embeddings", &json!({"model": "m", "input": "hi"}));
+        assert_eq!(response.status, 404, "{engine}: {}", response.text());
     }
 }
 

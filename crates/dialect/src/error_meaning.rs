@@ -28,6 +28,8 @@ pub enum ErrorMeaning {
     Overloaded,
     /// The backend does not have the model.
     ModelMissing,
+    /// The backend does not have the path.
+    PathMissing,
     /// Something else is missing that the client named, such as the model of a tool.
     NamedMissing,
     /// A content policy rejected the prompt.
@@ -48,6 +50,8 @@ const LOAD_NAMES: &[&str] = &["overload", "service_unavailable"];
 const LOAD_PHRASES: &[&str] = &["overload", "server busy", "at capacity", "over capacity"];
 const MISSING_PHRASES: &[&str] =
     &["not found", "not_found", "does not exist", "doesn't exist", "no such model"];
+/// The beginning of LM Studio's message about a path that it lacks, which it sends with a 200.
+const PATH_PHRASE: &str = "unexpected endpoint or method";
 const MODERATION: &[&str] =
     &["moderat", "flagged", "content_policy", "content policy", "content_filter", "safety"];
 
@@ -77,6 +81,9 @@ impl ErrorMeaning {
             && !request.may_contain(sentence)
         {
             return Self::KeyRefused(status);
+        }
+        if message.starts_with(PATH_PHRASE) && !request.may_contain(PATH_PHRASE) {
+            return Self::PathMissing;
         }
         let has_credit = is_for_now(&message) || !is_named(CREDIT_NAMES);
         // A number is the status that the backend means, whatever the response has.
@@ -109,7 +116,7 @@ impl ErrorMeaning {
             Self::RateLimited | Self::TooLarge => 429,
             Self::OutOfCredit => 402,
             Self::Overloaded => 503,
-            Self::ModelMissing | Self::NamedMissing => 404,
+            Self::ModelMissing | Self::PathMissing | Self::NamedMissing => 404,
             Self::Moderated => 403,
             Self::KeyRefused(status) | Self::Client(status) => status,
             Self::Other => 502,
@@ -209,6 +216,18 @@ mod tests {
         ] {
             assert_eq!(meaning(error), expected, "{error}");
         }
+    }
+
+    #[test]
+    fn path_that_lm_studio_lacks_is_missing_unless_the_request_says_so() {
+        let error = r#"{"error":"Unexpected endpoint or method. (POST /v1/messages)"}"#;
+        assert_eq!(meaning(error), ErrorMeaning::PathMissing);
+        assert_eq!(meaning(error).status(), 404);
+        let quoted = r#"{"error":"bad role: Unexpected endpoint or method."}"#;
+        assert_eq!(meaning(quoted), ErrorMeaning::Other);
+        let request = br#"{"messages":[{"role":"Unexpected endpoint or method"}]}"#;
+        let read = ErrorMeaning::read(error.as_bytes(), "m", request);
+        assert_eq!(read, ErrorMeaning::Other);
     }
 
     #[test]

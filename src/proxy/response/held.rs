@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::StatusCode;
 use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
 
@@ -39,6 +40,11 @@ pub(crate) fn held_of(
     };
     let mut held = HeldResponse::new(reply.head.header.clone(), body, claim);
     keep_connection(proxy, reply);
+    // LM Studio sends it with a 200.
+    if refusal == Some(Refusal::OperationMissing) && held.status < 400 {
+        held.status = StatusCode::NOT_FOUND.as_u16();
+        _ = held.header.set_status(StatusCode::NOT_FOUND);
+    }
     // A refusal without a body has nothing to convert.
     let sent = attempt.converted_to().filter(|_| refusal.is_none() || !held.body.is_empty());
     let Some(sent) = sent else { return held };

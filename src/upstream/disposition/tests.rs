@@ -27,8 +27,7 @@ fn chat() -> ResponseTerms<'static> {
         needs: Capabilities::NONE,
         elsewhere: Capabilities::NONE,
         contexts: None,
-        is_path_known: true,
-        names_resource: false,
+        has_served: true,
     }
 }
 
@@ -139,8 +138,9 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
     let model = r#"{"error":{"message":"The model `m` does not exist","type":"NotFoundError"}}"#;
     let path = r#"{"detail":"Not Found"}"#;
     let item = r#"{"error":{"message":"Item with id 'msg_1' not found.","param":"input"}}"#;
-    let unknown = ResponseTerms { is_path_known: false, ..chat() };
-    let naming = ResponseTerms { names_resource: true, ..unknown };
+    let unknown = ResponseTerms { has_served: false, ..chat() };
+    let body = br#"{"input":[{"type":"item_reference","id":"msg_1"}]}"#;
+    let naming = ResponseTerms { body, ..unknown };
     for (terms, status, body, expected) in [
         (naming, 404, item, HELD(Refusal::ResourceMissing)),
         (naming, 404, model, HELD(Refusal::ModelMissing)),
@@ -249,7 +249,7 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
 
 #[test]
 fn passed_through_responses_speak_for_themselves() {
-    let terms = ResponseTerms { operation: Operation::Passthrough, is_path_known: false, ..chat() };
+    let terms = ResponseTerms { operation: Operation::Passthrough, has_served: false, ..chat() };
     for (status, body) in
         [(200, ERROR), (200, ""), (204, ""), (401, ERROR), (404, ERROR), (500, ERROR)]
     {

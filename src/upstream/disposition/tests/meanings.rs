@@ -43,3 +43,15 @@ fn own_key_that_is_refused_with_400_is_a_rejected_key() {
     let quotes = ResponseTerms { body: br#"{"messages":[{"role":"Your credit balance is too low to access the Anthropic API"}]}"#, ..chat() };
     assert_eq!(decided(&quotes, &whole(400, CREDIT)), Disposition::Relay, "the client wrote it");
 }
+
+#[test]
+fn path_that_is_missing_with_a_200_counts_as_with_a_404() {
+    let body = r#"{"error":"Unexpected endpoint or method. (POST /v1/messages)"}"#;
+    let unknown = ResponseTerms { has_served: false, ..chat() };
+    assert_eq!(decided(&unknown, &whole(200, body)), HELD(Refusal::OperationMissing));
+    assert_eq!(decided(&chat(), &whole(200, body)), HELD(Refusal::NoWork), "it has served it");
+    let named = ResponseTerms { body: br#"{"previous_response_id":"r"}"#, ..unknown };
+    assert_eq!(decided(&named, &whole(200, body)), HELD(Refusal::NoWork));
+    let quoted = ResponseTerms { body: b"Unexpected endpoint or method", ..unknown };
+    assert_eq!(decided(&quoted, &whole(200, body)), HELD(Refusal::NoWork), "the client wrote it");
+}
