@@ -200,6 +200,7 @@ pub(crate) async fn judge(
             },
         };
         match read {
+            Ok(()) if is_unseen => reply.attempt.serving.state.note_bytes(now()),
             Ok(()) => {}
             Err(ExchangeError::ClientGone) => return Err(Failure::ClientGone),
             // Not a byte of the body has come, so that another attempt is possible.

@@ -183,7 +183,9 @@ fn of_stream(
     body: &[u8],
     is_whole: bool,
 ) -> Option<Disposition> {
-    Some(match FirstEvent::read(terms.sent, framing, body, is_whole) {
+    // The client of a conversion gets nothing before the first output.
+    let read = if terms.is_converted { FirstEvent::read_to_output } else { FirstEvent::read };
+    Some(match read(terms.sent, framing, body, is_whole) {
         FirstEvent::Incomplete if body.len() < MAX_HELD => return None,
         FirstEvent::Missing if terms.is_load && !body.trim_ascii().is_empty() => Disposition::Relay,
         FirstEvent::Missing => Disposition::Hold(Refusal::NoWork),

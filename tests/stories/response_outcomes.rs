@@ -190,6 +190,40 @@ fn converted_result_with_an_error_is_no_success() {
 }
 
 #[test]
+fn converted_stream_that_fails_before_its_first_token_goes_elsewhere() {
+    const ROLE: &str = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n";
+    const BUSY: &str = r#"{"error":{"message":"slow down","type":"rate_limit_error","code":"rate_limit_exceeded"}}"#;
+    let cases: [(Respond, u16, &str, &str, &str); 2] = [
+        (
+            |_, _| chunked(EVENTS, &format!(": wait\n\n{ROLE}data: {BUSY}\n\n")),
+            429,
+            "rate_limit_error",
+            "slow down",
+            "busy",
+        ),
+        (
+            |_, _| chunked(EVENTS, &format!("{ROLE}data: {ERROR}\n\n")),
+            502,
+            "api_error",
+            "it broke",
+            "fault",
+        ),
+    ];
+    for (respond, status, kind, message, outcome) in cases {
+        let (bad, penstock) = beside_a_good_one(respond, "");
+        let text = penstock.post(MESSAGES, &messages(true)).text();
+        assert!(text.contains("hello") && text.contains("message_stop"), "{text}");
+        assert_eq!(bad.take_requests().len(), 1);
+        let counted = format!("penstock_attempts_total{{backend=\"bad\",outcome=\"{outcome}\"");
+        assert_eq!(find_metric(&penstock, &counted), Some(1.0), "{outcome}");
+        let (_, penstock) = alone(respond, CHATS);
+        let response = penstock.post(MESSAGES, &messages(true));
+        assert_eq!(response.status, status, "{}", response.text());
+        assert_eq!(response.json()["error"], json!({"type": kind, "message": message}));
+    }
+}
+
+#[test]
 fn streams_are_known_by_their_first_bytes() {
     let plain: Respond = |_, _| chunked("text/plain", HELLO_EVENTS);
     let json: Respond = |_, _| chunked(JSON, HELLO_EVENTS);

@@ -39,9 +39,31 @@ impl FirstEvent {
         payload: &[u8],
         is_whole: bool,
     ) -> Self {
+        Self::read_until(false, operation, framing, payload, is_whole)
+    }
+
+    /// Reads the same up to the first event with output, or the one that ends the generation. Other
+    /// events before it, such as the role of a chat, are passed over, and so are comments.
+    pub fn read_to_output(
+        operation: Operation,
+        framing: StreamFraming,
+        payload: &[u8],
+        is_whole: bool,
+    ) -> Self {
+        Self::read_until(true, operation, framing, payload, is_whole)
+    }
+
+    fn read_until(
+        needs_output: bool,
+        operation: Operation,
+        framing: StreamFraming,
+        payload: &[u8],
+        is_whole: bool,
+    ) -> Self {
         let mut scanner = EventScanner::new(operation, framing);
         let mut foreign = None;
         let (mut at, mut has_comment) = (0, false);
+        let counts_comments = framing == StreamFraming::Events && !needs_output;
         let mut rest = payload.strip_prefix(b"\xef\xbb\xbf").unwrap_or(payload);
         at += payload.len() - rest.len();
         loop {
@@ -61,7 +83,11 @@ impl FirstEvent {
                 let place = end.saturating_sub(data.len())..end;
                 match foreign {
                     _ if read.error => return Self::Failed(place),
-                    _ if !scanner.is_void() => return Self::Good,
+                    _ if !scanner.is_void() => {
+                        if !needs_output || scanner.has_output() {
+                            return Self::Good;
+                        }
+                    }
                     None if scanner.has_foreign() => foreign = Some(place),
                     // Only `[DONE]`, or a load instead of a generation.
                     None => return Self::Missing,
@@ -69,9 +95,10 @@ impl FirstEvent {
                     Some(_) => {}
                 }
             }
-            has_comment |= framing == StreamFraming::Events && line.starts_with(b":");
+            has_comment |= counts_comments && line.starts_with(b":");
             if behind.is_empty() {
                 return match (is_whole, foreign) {
+                    (true, _) if !scanner.is_void() => Self::Good,
                     (true, Some(place)) => Self::Foreign(place),
                     (true, None) => Self::Missing,
                     // Engines send comments to keep the connection open while they work.
@@ -193,141 +220,4 @@ pub fn is_switched_off(body: &[u8], member: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn first(operation: Operation, payload: &str, is_whole: bool) -> FirstEvent {
-        let framing = operation.row().dialect.row().framing;
-        FirstEvent::read(operation, framing, payload.as_bytes(), is_whole)
-    }
-
-    #[test]
-    fn first_event_of_a_stream_says_whether_it_failed() {
-        let error = r#"{"error":{"message":"x"}}"#;
-        for (operation, payload, expected) in [
-            (Operation::Chat, "", FirstEvent::Incomplete),
-            (Operation::Chat, "data: {\"err", FirstEvent::Incomplete),
-            (Operation::Chat, "event: error\n", FirstEvent::Incomplete),
-            (Operation::Chat, ": ping\n", FirstEvent::Good),
-            (Operation::Chat, ": ping\n\ndata: {\"err", FirstEvent::Good),
-            (Operation::Chat, ": ping\n\ndata: [DONE]\n\n", FirstEvent::Missing),
-            (Operation::Chat, "data: null\n\ndata: [DONE]\n\n", FirstEvent::Missing),
-            (Operation::Chat, "data: {\"choices\":[]}\n\n", FirstEvent::Good),
-            (Operation::Chat, "data: {\"error\":null,\"choices\":[]}\n\n", FirstEvent::Good),
-            (Operation::Chat, "data: [DONE]\n\n", FirstEvent::Missing),
-            (Operation::Chat, "\u{feff}data: {\"choices\":[]}\n\n", FirstEvent::Good),
-            (Operation::OllamaChat, "\u{feff}{\"done\":true}\n", FirstEvent::Good),
-            (Operation::OllamaChat, "{\"done\":true}\n", FirstEvent::Good),
-            (
-                Operation::OllamaChat,
-                "{\"done\":true,\"done_reason\":\"load\"}\n",
-                FirstEvent::Missing,
-            ),
-            (Operation::OllamaChat, "{\"error\":\"x\"}\n", FirstEvent::Failed(0..13)),
-        ] {
-            assert_eq!(first(operation, payload, false), expected, "{payload}");
-        }
-        for (operation, payload) in [
-            (Operation::Chat, format!("data: {error}\n\ndata: [DONE]\n\n")),
-            (Operation::Chat, format!(": ping\n\ndata: {error}\n\n")),
-            (Operation::Chat, format!("\n\ndata:{error}\r\n")),
-            (Operation::Messages, "event: error\ndata: {\"type\":\"error\"}\n\n".to_owned()),
-            (Operation::Responses, "data: {\"type\":\"response.failed\"}\n\n".to_owned()),
-            (Operation::Chat, "data: {\"object\":\"error\",\"message\":\"x\"}\n\n".to_owned()),
-        ] {
-            let FirstEvent::Failed(place) = first(operation, &payload, false) else {
-                panic!("{payload} is an error")
-            };
-            assert!(payload[place].trim_ascii_end().ends_with('}'), "{payload}");
-        }
-    }
-
-    #[test]
-    fn stream_of_nothing_but_foreign_refusals_has_no_result() {
-        let refusal = "data: {\"detail\":\"boom\"}\n\n";
-        let foreign = FirstEvent::Foreign(6..23);
-        let chunk = "data: {\"choices\":[]}\n\n";
-        for (payload, is_whole, expected) in [
-            (refusal.to_owned(), false, FirstEvent::Incomplete),
-            (refusal.to_owned(), true, foreign.clone()),
-            (format!("{refusal}data: [DONE]\n\n"), false, foreign.clone()),
-            (format!("{refusal}{refusal}data: [DONE]\n\n"), false, foreign),
-            (format!("{refusal}{chunk}"), false, FirstEvent::Good),
-            (format!("{refusal}data: {{\"cho"), false, FirstEvent::Incomplete),
-            (format!("{refusal}data: {{\"error\":\"x\"}}\n"), false, FirstEvent::Failed(31..44)),
-            ("data: {\"metadata\":1}\n\n".to_owned(), false, FirstEvent::Good),
-            ("data: {\"usage\":{\"prompt_tokens\":1}}\n\n".to_owned(), false, FirstEvent::Good),
-        ] {
-            assert_eq!(first(Operation::Chat, &payload, is_whole), expected, "{payload}");
-        }
-        let line = "{\"message\":\"boom\"}\n";
-        assert_eq!(first(Operation::OllamaChat, line, true), FirstEvent::Foreign(0..18));
-    }
-
-    #[test]
-    fn stream_that_ends_has_no_incomplete_event() {
-        assert_eq!(first(Operation::Chat, "", true), FirstEvent::Missing);
-        assert_eq!(first(Operation::Chat, "\n\n", true), FirstEvent::Missing);
-        assert_eq!(first(Operation::Chat, ": ping\n\n", true), FirstEvent::Missing);
-        assert_eq!(first(Operation::Chat, "data: {}", true), FirstEvent::Good);
-        assert_eq!(
-            first(Operation::OllamaChat, "{\"error\":\"x\"}", true),
-            FirstEvent::Failed(0..13)
-        );
-    }
-
-    #[test]
-    fn whole_responses_without_content_report_failures() {
-        for (body, expected) in [
-            (r#"{"error":{"message":"overloaded"}}"#, true),
-            (r#"{"error":"model runner has stopped"}"#, true),
-            (r#"{"type":"error","error":{"type":"overloaded_error"}}"#, true),
-            (r#"{"object":"error","message":"x","code":400}"#, true),
-            (
-                r#"{"id":"resp_1","error":{"code":"server_error"},"status":"failed","output":[]}"#,
-                true,
-            ),
-            (r#"{"id":"resp_1","error":null,"status":"completed","output":[{}]}"#, false),
-            (r#"{"choices":[{"message":{"content":"\"error\" is a word"}}]}"#, false),
-            (r#"{"choices":[{"error":{"message":"x"}}],"error":{"message":"x"}}"#, false),
-            (r#"{"error":""}"#, false),
-            (r#"{"error":{}"#, false),
-            (r#"["error"]"#, false),
-            ("\"error\"", false),
-        ] {
-            assert_eq!(reports_failure(body.as_bytes()), expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn failed_results_are_those_with_an_error_beside_or_inside_them() {
-        for (body, expected) in [
-            (r#"{"choices":[{"message":{"content":""}}],"error":{"message":"x"}}"#, true),
-            (r#"{"message":{"content":"hi"},"done":true,"error":"x"}"#, true),
-            (r#"{"type":"message","content":[{}],"error":{"message":"x"}}"#, true),
-            (r#"{"choices":[{"finish_reason":"error","error":{"code":502}}]}"#, true),
-            (r#"{"choices":[{"finish_reason":"abort"}]}"#, true),
-            ("\u{feff}{\"choices\":[{\"finish_reason\":\"abort\"}]}", true),
-            (r#"{"choices":[{"message":{"content":"hi"}}],"error":null}"#, false),
-            (r#"{"choices":[{"message":{"content":"hi"}}],"error":""}"#, false),
-            (r#"{"choices":[{"message":{"error":"x"},"finish_reason":"stop"}]}"#, false),
-            (r#"{"choices":[{"message":{"content":"\"error\""}}]}"#, false),
-        ] {
-            assert_eq!(reports_failed_result(body.as_bytes()), expected, "{body}");
-        }
-    }
-
-    #[test]
-    fn member_is_switched_off_at_the_top_only() {
-        for (body, expected) in [
-            (r#"{"store":false}"#, true),
-            (r#"{"store":true}"#, false),
-            (r#"{"store":false,"store":true}"#, false),
-            (r#"{"input":{"store":false}}"#, false),
-            ("{}", false),
-            ("[]", false),
-        ] {
-            assert_eq!(is_switched_off(body.as_bytes(), b"store"), expected, "{body}");
-        }
-    }
-}
+mod tests;

@@ -107,6 +107,12 @@ impl EventScanner {
         self.form != EventForm::Any && self.passed.show_no_output(self.usage.unwrap_or_default())
     }
 
+    /// Returns whether the last bytes had a token, or the stream has had other output, or the end
+    /// of its generation.
+    pub(crate) fn has_output(&self) -> bool {
+        self.tokens > 0 || self.passed.items || self.has_finished()
+    }
+
     /// Scans the next bytes of the stream.
     pub fn feed(&mut self, chunk: &[u8]) -> Progress {
         self.tokens = 0;

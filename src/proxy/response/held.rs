@@ -49,7 +49,7 @@ pub(crate) fn held_of(
     let sent = attempt.converted_to().filter(|_| refusal.is_none() || !held.body.is_empty());
     let Some(sent) = sent else { return held };
     if let Some(FirstEvent::Failed(place) | FirstEvent::Foreign(place)) =
-        stream.map(|stream| FirstEvent::read(sent, stream, &held.body, true))
+        stream.map(|stream| FirstEvent::read_to_output(sent, stream, &held.body, true))
     {
         held.body = held.body.slice(place);
     }

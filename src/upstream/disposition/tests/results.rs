@@ -112,3 +112,19 @@ fn converted_result_with_an_error_is_a_failure() {
         assert_eq!(Disposition::of(&chat, &seen), None, "nothing of {start} passes before its end");
     }
 }
+
+#[test]
+fn converted_stream_is_judged_up_to_its_first_output() {
+    let role = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
+    let busy = format!(
+        "{role}data: {{\"error\":{{\"message\":\"x\",\"code\":\"rate_limit_exceeded\"}}}}\n\n"
+    );
+    let token = format!("{role}data: {{\"choices\":[{{\"delta\":{{\"content\":\"hi\"}}}}]}}\n\n");
+    let plain = chat();
+    let converted = ResponseTerms { is_converted: true, ..plain };
+    assert_eq!(Disposition::of(&converted, &stream(role, false)), None);
+    assert_eq!(decided(&converted, &stream(&busy, false)), HELD(Refusal::RateLimited));
+    assert_eq!(decided(&converted, &stream(&token, false)), Disposition::Relay);
+    // The role has gone to the client.
+    assert_eq!(decided(&plain, &stream(&busy, false)), Disposition::Relay);
+}
