@@ -32,6 +32,10 @@ use crate::upstream::response_head::ResponseHead;
 /// works.
 const FIRST_EVENT: Duration = Duration::from_millis(250);
 
+/// The longest wait of a converted stream's head for its first output: its client gets nothing of
+/// what comes before, and proxies in front of it close connections that are silent for a minute.
+const FIRST_OUTPUT: Duration = Duration::from_secs(30);
+
 /// The longest wait of an error for its body: a backend that hangs after the head has said enough
 /// by its status.
 const MAX_ERROR_WAIT: Duration = Duration::from_secs(2);
@@ -175,8 +179,8 @@ pub(crate) async fn judge(
                 continue;
             }
         }
-        let limit = if is_success { FIRST_EVENT } else { MAX_ERROR_WAIT };
-        let late = late.get_or_insert_with(|| Box::pin(tokio::time::sleep(limit)));
+        let longest = longest_wait(&reply.head, terms.is_converted);
+        let late = late.get_or_insert_with(|| Box::pin(tokio::time::sleep(longest)));
         let known = reply.started.payload().len();
         // A conversion shows its client nothing yet. Without a byte, the framing may be unknown,
         // and with it the time that the response may take.
@@ -188,7 +192,7 @@ pub(crate) async fn judge(
             // A body that has arrived beats the timer.
             biased;
             read = read => read,
-            () = late, if !is_over && !is_unseen => match is_success {
+            () = late, if !is_over && (!is_unseen || reply.head.stream.is_some()) => match is_success {
                 true => return Ok(Disposition::Relay),
                 false => {
                     is_over = true;
@@ -213,6 +217,15 @@ pub(crate) async fn judge(
             // The status says enough.
             Err(_) => is_over = true,
         }
+    }
+}
+
+/// Returns the longest wait of a head for what decides about its response.
+fn longest_wait(head: &ResponseHead, is_converted: bool) -> Duration {
+    match head.status {
+        200..=299 if is_converted && head.stream.is_some() => FIRST_OUTPUT,
+        200..=299 => FIRST_EVENT,
+        _ => MAX_ERROR_WAIT,
     }
 }
 

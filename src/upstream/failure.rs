@@ -111,8 +111,8 @@ pub(crate) enum Refusal {
     ModelMissing,
     /// The backend does not have the path of the operation.
     OperationMissing,
-    /// The backend does not have something that the request names: each account has files, items
-    /// and stored responses of its own.
+    /// The backend does not have something that the request names: each account has its own files,
+    /// items and stored responses.
     ResourceMissing,
     /// The model cannot do there what the request needs, by the words of its engine.
     CapabilityMissing,

@@ -3,6 +3,7 @@
 //! and copies only those that a chunk boundary splits; the relay forwards the bytes regardless.
 
 mod delta;
+mod event_member;
 mod passed;
 
 use std::sync::LazyLock;
@@ -17,6 +18,7 @@ use super::failed_choice::{FAILED_REASONS, WITHHELD_REASONS, read_status};
 use super::json_line::JsonLine;
 use super::{Usage, find_counts, find_usage};
 use delta::{DELTA, has_string_at, has_token_in_delta, members_called, reason_of};
+use event_member::EventMember;
 pub(super) use passed::is_event;
 use passed::{LIMITS, PassedEvents};
 
@@ -375,30 +377,6 @@ impl EventScanner {
 }
 
 const DATA: &[u8] = b"data:";
-
-/// A member of an event that reports how the stream ends.
-#[derive(Clone, Copy)]
-enum EventMember {
-    Error,
-    Kind,
-    /// The last event of llama.cpp's own streams has `"stop": true`.
-    Stop,
-    /// The whole response so far.
-    Response,
-    Other,
-}
-
-impl EventMember {
-    fn of(name: &[u8]) -> Self {
-        match name {
-            b"error" => Self::Error,
-            b"type" | b"object" => Self::Kind,
-            b"stop" => Self::Stop,
-            b"response" => Self::Response,
-            _ => Self::Other,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,14 @@
-//! The probe slots of circuit breakers, cooldowns, freezes and pauses by evidence, of which a request
-//! holds at most one.
+//! The probe slots of circuit breakers, cooldowns, freezes and pauses by evidence: a request holds
+//! at most one.
 
 use std::sync::Arc;
 
 use super::backend::BackendState;
 use super::cooldown::Cooldown;
-use super::inflight_guard::PermitRequest;
 use super::load::Probe;
 use super::model_evidence::ModelEvidence;
 use super::paused_backend::PausedBackend;
+use super::permit_request::PermitRequest;
 
 /// A probe slot that is held.
 #[derive(Debug)]

@@ -11,44 +11,14 @@ use penstock_api::units::{Timestamp, TokenCount};
 use penstock_predict::PredictionTicket;
 
 use super::backend::BackendState;
-use super::cooldown::CooldownScope;
 use super::drain_estimate::{ExpectedResponse, SlotId};
 use super::held_probe::HeldProbe;
 use super::load::{Probe, RequestTokens};
 use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
 use super::owner_shares::OwnerHold;
+use super::permit_request::PermitRequest;
 use super::progress::{AwaitedRequest, ExpectedWait, ResponseProgress, StallWatch};
-use super::requester::Owner;
-
-/// The conditions of a permit.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PermitRequest {
-    /// The probe slot to take with it.
-    pub probe: Probe,
-    /// The request's cooldown scope on the backend.
-    pub scope: CooldownScope,
-    /// A hash of the client.
-    pub client: u64,
-    pub now: Timestamp,
-    pub limits: PermitLimits,
-    /// The owner that holds it; `None` if it counts for no owner.
-    pub owner: Option<Owner>,
-    /// If set, others keep no room for its owner because of this request.
-    pub is_sheddable: bool,
-}
-
-/// The limits that a permit must stay within.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PermitLimits {
-    /// The limits of the backend and of the model on it.
-    #[default]
-    All,
-    /// The limit of the backend alone: the request spills over the limit of the model.
-    Backend,
-    /// No other request for the model may be in flight on the backend.
-    Alone,
-}
 
 /// A model on a backend, with its limit of requests in flight there.
 #[derive(Debug)]
