@@ -45,7 +45,6 @@ pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
         }
         Refusal::TooLarge
         | Refusal::OperationMissing
-        | Refusal::ResourceMissing
         | Refusal::CapabilityMissing
         | Refusal::ContextTooShort(_)
         | Refusal::Client => Outcome::Client,
@@ -81,9 +80,7 @@ pub(crate) fn code_of(failure: &Failure) -> Option<ErrorCode> {
         Failure::Held(Refusal::Overloaded, _) => ErrorCode::AllBackendsBusy,
         Failure::Held(Refusal::CapabilityMissing, _) => ErrorCode::CapabilityMismatch,
         Failure::Held(Refusal::ContextTooShort(_), _) => ErrorCode::ContextLengthExceeded,
-        Failure::Held(Refusal::TooLarge | Refusal::ResourceMissing | Refusal::Client, _) => {
-            ErrorCode::InvalidRequest
-        }
+        Failure::Held(Refusal::TooLarge | Refusal::Client, _) => ErrorCode::InvalidRequest,
         Failure::Held(
             Refusal::KeyRejected
             | Refusal::KeyInvalid

@@ -377,7 +377,6 @@ fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Opt
         (403, _) if is_own => Some(Refusal::Forbidden),
         (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),
         (404, ErrorMeaning::NamedMissing) => None,
-        (404, _) if names_resource(terms.body) => Some(Refusal::ResourceMissing),
         // The engine may be too old for the path: another one may know it.
         (404 | 405 | 501, _) if !terms.is_path_known() => Some(Refusal::OperationMissing),
         (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Refusal::RateLimited),

@@ -111,9 +111,6 @@ pub(crate) enum Refusal {
     ModelMissing,
     /// The backend does not have the path of the operation.
     OperationMissing,
-    /// The backend does not have something that the request names: each account has its own files,
-    /// items and stored responses.
-    ResourceMissing,
     /// The model cannot do there what the request needs, by the words of its engine.
     CapabilityMissing,
     /// The context there, by the words of its engine, is too short for the request, and that of
@@ -171,9 +168,7 @@ impl Failure {
     /// Returns whether a refusal says what is wrong with the request: another backend may serve it,
     /// but says no better why it does not.
     pub(crate) fn explains_request(&self) -> bool {
-        use Refusal::{CapabilityMissing, ContextTooShort, ResourceMissing};
-        let refusal = self.refusal();
-        matches!(refusal, Some(ContextTooShort(_) | CapabilityMissing | ResourceMissing))
+        matches!(self.refusal(), Some(Refusal::ContextTooShort(_) | Refusal::CapabilityMissing))
     }
 
     /// The wait that a refusal requests.

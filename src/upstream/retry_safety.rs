@@ -48,7 +48,6 @@ pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
             | Refusal::Forbidden
             | Refusal::ModelMissing
             | Refusal::OperationMissing
-            | Refusal::ResourceMissing
             | Refusal::CapabilityMissing
             | Refusal::ContextTooShort(_)
             | Refusal::NoWork

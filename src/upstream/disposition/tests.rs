@@ -142,8 +142,7 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
     let body = br#"{"input":[{"type":"item_reference","id":"msg_1"}]}"#;
     let naming = ResponseTerms { body, ..unknown };
     for (terms, status, body, expected) in [
-        (naming, 404, item, HELD(Refusal::ResourceMissing)),
-        (naming, 404, model, HELD(Refusal::ModelMissing)),
+        (naming, 404, item, Disposition::Relay),
         (chat(), 404, model, HELD(Refusal::ModelMissing)),
         (unknown, 404, model, HELD(Refusal::ModelMissing)),
         (unknown, 404, path, HELD(Refusal::OperationMissing)),
