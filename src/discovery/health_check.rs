@@ -153,9 +153,9 @@ impl Checker {
         let timeout = self.backend.config.health.timeout;
         let request = SmallRequest { path: page.path, body: None, timeout };
         // An engine with one thread accepts no connection while it works: each further check would
-        // fill its backlog, until it refuses requests.
-        let is_at_work = || self.is_at_work();
-        let response = self.client.send_while(&self.backend, request, is_at_work).await;
+        // fill its backlog, until it refuses requests. After its next response it has had time.
+        let is_explained = || self.is_at_work() && self.backend.state.last_response() <= started;
+        let response = self.client.send_while(&self.backend, request, is_explained).await;
         let remark = response.and_then(|(status, _body)| page.judge(status));
         CheckEnd { started, result: remark.map(|remark| (now().since(started), remark)) }
     }

@@ -21,6 +21,9 @@ use crate::upstream::response_head::Framing;
 /// The maximum number of bytes of a response that are read before its disposition is decided.
 pub(crate) const MAX_HELD: usize = 64 * 1024;
 
+/// The same of a converted stream before its first output, which is read again with each part.
+const MAX_LEADING: usize = 16 * 1024;
+
 /// The owner of the key that a backend was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SentKey {
@@ -185,8 +188,9 @@ fn of_stream(
 ) -> Option<Disposition> {
     // The client of a conversion gets nothing before the first output.
     let read = if terms.is_converted { FirstEvent::read_to_output } else { FirstEvent::read };
+    let longest = if terms.is_converted { MAX_LEADING } else { MAX_HELD };
     Some(match read(terms.sent, framing, body, is_whole) {
-        FirstEvent::Incomplete if body.len() < MAX_HELD => return None,
+        FirstEvent::Incomplete if body.len() < longest => return None,
         FirstEvent::Missing if terms.is_load && !body.trim_ascii().is_empty() => Disposition::Relay,
         FirstEvent::Missing => Disposition::Hold(Refusal::NoWork),
         FirstEvent::Failed(place) => {

@@ -90,7 +90,8 @@ impl EventScanner {
     /// Returns whether the stream has ended as its dialect requires. Not every engine sends
     /// `[DONE]`, and some streams have no last event.
     pub fn has_finished(&self) -> bool {
-        self.done || self.has_reason || (self.form == EventForm::Any && !self.passed.media)
+        let lacks_ending = self.form != EventForm::Any || self.passed.lacks_ending();
+        self.done || self.has_reason || !lacks_ending
     }
 
     /// Returns whether the stream has had no event so far, or none but those of a load and the
@@ -252,7 +253,7 @@ impl EventScanner {
         } else if line.is_empty() {
             // An empty line ends the event, and with it the effect of its name.
             self.done |= std::mem::take(&mut self.event_ends);
-            self.passed.is_media = false;
+            self.passed.end_event();
         }
     }
 
@@ -370,7 +371,7 @@ impl EventScanner {
                 self.error = true;
             }
             b"error" => self.error = true,
-            _ if self.form == EventForm::Any => self.event_ends |= self.passed.note_media(name),
+            _ if self.form == EventForm::Any => self.passed.note_media(name),
             _ => {}
         }
     }

@@ -51,9 +51,12 @@ pub(super) struct PassedEvents {
     /// The end of a generation whose output is withheld.
     pub(super) withheld: bool,
     /// An event of a transcript, of speech or of a picture: their streams have an ending.
-    pub(super) media: bool,
-    /// True if the current event is one.
+    media: bool,
+    /// An event that ends such a stream, or one of its results: others may follow.
+    media_end: bool,
+    /// True if the current event is one of these, or such an end.
     pub(super) is_media: bool,
+    is_media_end: bool,
 }
 
 impl PassedEvents {
@@ -95,12 +98,22 @@ impl PassedEvents {
             || (name == b"response.completed" && has_text());
     }
 
-    /// Notes the type of an event of a transcript, of speech or of a picture. Returns whether it
-    /// ends the stream.
-    pub(super) fn note_media(&mut self, name: &[u8]) -> bool {
+    /// Notes the type of an event of a transcript, of speech or of a picture.
+    pub(super) fn note_media(&mut self, name: &[u8]) {
         self.is_media |= MEDIA.iter().any(|start| name.starts_with(start));
         self.media |= self.is_media;
-        MEDIA_ENDS.contains(&name)
+        self.is_media_end |= MEDIA_ENDS.contains(&name);
+    }
+
+    /// Ends an event.
+    pub(super) fn end_event(&mut self) {
+        self.media_end |= self.is_media_end;
+        (self.is_media, self.is_media_end) = (false, false);
+    }
+
+    /// Returns whether the stream is of a kind that has an ending, and has had none.
+    pub(super) fn lacks_ending(&self) -> bool {
+        self.media && !self.media_end
     }
 
     /// Reads an event of a chat without a token: in another form than that of chats, it may be

@@ -112,6 +112,8 @@ fn refusals_of_engines_are_read() {
         r#"{"message":"Too many tokens, please wait before trying again."}"#,
         r#"{"message":"too many tokens per minute: limit 6000, requested 200"}"#,
         r#"{"message":"max_tokens must be less than or equal to 4096"}"#,
+        r#"{"error":"`inputs` must have less than 100 characters"}"#,
+        r#"{"error":"system prompt length (2000) exceeds the limit of 1000 characters"}"#,
         "",
         "not json",
     ] {
