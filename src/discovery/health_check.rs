@@ -7,7 +7,8 @@
 //! is unhealthy after one timeout and a little, not after `health.fall` timeouts in sequence. A
 //! backend that is only slow passes as before. A check that is late, hangs or breaks does not count
 //! if responses made progress meanwhile: they prove more than a page. While a request in flight may
-//! take that long, one check waits, and no further one starts.
+//! take that long, one check waits, and no further one starts, until the backend has responded to
+//! something else.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -272,7 +272,7 @@ impl InflightGuard {
         self.drain_slot
     }
 
-    /// The probe slot it holds, or held until its first token.
+    /// The probe slot it holds, or has held.
     pub fn probe(&self) -> Probe {
         self.probe.kind()
     }
