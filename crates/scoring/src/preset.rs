@@ -32,13 +32,13 @@ pub const PRESETS: &[Preset] = &[
     },
     Preset {
         name: "balanced",
-        about: "uncached tokens x batch, prefix, KV cache and predicted time at 5 : 2 : 3 : 5: what \
+        about: "uncached tokens x batch, prefix, KV cache and predicted time at 3 : 2 : 4 : 8: what \
                 docs/performance/simulation.md found best",
         scorers: &[
-            ("new-prefill-batch", 5.0),
+            ("new-prefill-batch", 3.0),
             ("prefix-affinity", 2.0),
-            ("kv-utilization", 3.0),
-            ("slo-headroom", 5.0),
+            ("kv-utilization", 4.0),
+            ("slo-headroom", 8.0),
         ],
         warning: None,
     },
