@@ -44,7 +44,7 @@ fn default_scorers_are_those_of_the_balanced_preset() {
     };
     let plain = routing("{ strategy: weighted }");
     let balanced =
-        ["new-prefill-batch:5", "prefix-affinity:2", "kv-utilization:3", "slo-headroom:5"];
+        ["new-prefill-batch:3", "prefix-affinity:2", "kv-utilization:4", "slo-headroom:8"];
     assert_eq!(names(&plain), balanced);
     let llm_d = routing("{ strategy: weighted, preset: llm-d }");
     assert_eq!(names(&llm_d), ["prefix-affinity:3", "queue-depth:2", "kv-utilization:2"]);
