@@ -15,6 +15,7 @@ impl Capabilities {
     pub const TOOLS: Self = Self(2);
     /// Output constrained to JSON or a JSON schema.
     pub const JSON_MODE: Self = Self(4);
+    /// Every capability.
     pub const ALL: Self = Self(7);
 
     /// Every capability with its name, in the order messages list them.

@@ -4,9 +4,13 @@
 crate::named! {
     /// A content coding that bodies are decoded from.
     pub enum ContentCoding {
+        /// The gzip format of RFC 1952; `x-gzip` names it, too.
         Gzip = "gzip",
+        /// The zlib format of RFC 1950; some clients send it raw.
         Deflate = "deflate",
+        /// Brotli's format (RFC 7932).
         Brotli = "br",
+        /// Zstandard frames (RFC 8878).
         Zstd = "zstd",
     }
 }
@@ -14,8 +18,10 @@ crate::named! {
 /// The reason why the fields of a request name no coding that its body can be decoded from.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CodingError {
+    /// A coding that is not among [`ACCEPTED`], as the request names it.
     #[error("The content coding '{0}' is not supported: send the body as {ACCEPTED}, or as it is")]
     Unknown(String),
+    /// More than one coding, one over the other.
     #[error("The body has several content codings: send it with one of {ACCEPTED}, or as it is")]
     Several,
 }

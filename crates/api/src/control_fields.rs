@@ -8,6 +8,7 @@ pub const SLO_TTFT: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
 pub const SLO_TPOT: HeaderName = HeaderName::from_static("x-slo-tpot-ms");
 /// The priority of a request.
 pub const PRIORITY: HeaderName = HeaderName::from_static("x-priority");
+/// The configured objective that a request names.
 pub const OBJECTIVE: HeaderName = HeaderName::from_static("x-gateway-inference-objective");
 
 /// The tenant that a request belongs to.

@@ -22,6 +22,7 @@ pub enum Dialect {
 /// The content of an error response.
 #[derive(Debug, Clone, Copy)]
 pub struct ErrorReport<'a> {
+    /// The cause, which determines status and kind.
     pub code: ErrorCode,
     /// The description of the error.
     pub message: &'a str,
@@ -34,6 +35,7 @@ pub struct ErrorReport<'a> {
 /// One row of the dialect table.
 #[derive(Debug)]
 pub struct DialectRow {
+    /// The dialect that the row describes.
     pub dialect: Dialect,
     /// Its name in messages and documentation.
     pub name: &'static str,

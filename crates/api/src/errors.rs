@@ -76,9 +76,11 @@ named! {
 /// One row of the error table.
 #[derive(Debug)]
 pub struct ErrorRow {
+    /// The code that the row describes.
     pub code: ErrorCode,
     /// `error.code` on the wire.
     pub name: &'static str,
+    /// The HTTP status of the response.
     pub status: u16,
     /// `error.type` in the OpenAI dialect.
     pub kind: &'static str,

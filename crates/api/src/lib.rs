@@ -1,6 +1,8 @@
 //! The APIs that clients may call: the tables of operations, dialects and capabilities. A new
 //! operation is a variant and a row in `operation`, and its response in the mock engines.
 
+#![deny(missing_docs)]
+
 mod billing_line;
 mod capabilities;
 pub mod choice;

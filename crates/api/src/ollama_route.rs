@@ -4,12 +4,15 @@
 /// A command that changes or publishes the models of Ollama backends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ModelCommand {
+    /// Downloads a model.
     Pull,
+    /// Uploads a model to a registry.
     Push,
     /// Makes a model from another one or from files.
     Create,
     /// Gives a model a second name.
     Copy,
+    /// Removes a model and its files.
     Delete,
 }
 
@@ -28,6 +31,7 @@ pub enum OllamaRoute<'a> {
     LoadedDetails,
     /// The details of one model.
     Show,
+    /// A command that manages models.
     Command(ModelCommand),
     /// A file of a model that is to be created, by its digest.
     Blob(&'a str),
@@ -36,6 +40,7 @@ pub enum OllamaRoute<'a> {
 /// One row of the table.
 #[derive(Debug)]
 pub struct OllamaRow {
+    /// The route that the row describes.
     pub route: OllamaRoute<'static>,
     /// Its path; a blob's ends before the digest.
     pub path: &'static str,
@@ -57,6 +62,7 @@ const fn row(
 const READ: &str = "GET, HEAD";
 const POST: &str = "POST";
 
+/// Ollama's routes besides its operations, in the order of docs/reference/http-api.md.
 pub const OLLAMA_ROUTES: &[OllamaRow] = &[
     row(
         OllamaRoute::Version,

@@ -82,6 +82,7 @@ named! {
 /// The framing of a request body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyFormat {
+    /// One JSON object.
     Json,
     /// `multipart/form-data` with a `model` field.
     Multipart,
@@ -90,6 +91,7 @@ pub enum BodyFormat {
 /// The content of a whole result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResultFormat {
+    /// One JSON object or array.
     Json,
     /// JSON, or plain text such as subtitles, which may be empty: a sound may have no words.
     Text,
@@ -100,6 +102,7 @@ pub enum ResultFormat {
 /// The effect of a request beside its response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
+    /// No effect: a second request is as good as the first.
     None,
     /// The engine stores the response, unless the request switches that off (`store`).
     StoredResponse,
@@ -140,6 +143,7 @@ pub enum EventForm {
 /// One row of the operation table.
 #[derive(Debug)]
 pub struct OperationRow {
+    /// The operation that the row describes.
     pub operation: Operation,
     /// Its name in configuration, metrics and messages.
     pub name: &'static str,

@@ -7,6 +7,7 @@ use super::operation::{OPERATIONS, Operation};
 pub struct Operations(pub(super) u32);
 
 impl Operations {
+    /// Every operation of the table.
     pub const ALL: Self = Self((1 << OPERATIONS.len()) - 1);
 
     /// The set of these operations.

@@ -8,11 +8,13 @@ use crate::units::TokenCount;
 /// A request that does not fit a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextOverflow {
+    /// The length of the prompt.
     pub prompt: TokenCount,
     /// True if the prompt may have more tokens than `prompt`.
     pub is_least: bool,
     /// The tokens reserved for the response.
     pub output: TokenCount,
+    /// The context that it exceeds.
     pub context: TokenCount,
 }
 

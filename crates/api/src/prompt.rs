@@ -34,6 +34,7 @@ pub enum PromptPlace {
 /// A member with prompt text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PromptField {
+    /// The member's name in the request.
     pub name: &'static str,
     /// The layout of its text.
     pub layout: Layout,

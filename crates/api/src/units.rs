@@ -122,10 +122,16 @@ impl fmt::Display for ByteSize {
 pub enum UnitError {
     /// A value that is not a size.
     #[error("'{given}' is not a size: write a whole number with B, KiB, MiB or GiB, as in 32MiB")]
-    Size { given: String },
+    Size {
+        /// The value as it was written.
+        given: String,
+    },
     /// A value that is not a duration.
     #[error("'{given}' is not a duration: write a number with ms, s, m or h, as in 250ms or 5s")]
-    Duration { given: String },
+    Duration {
+        /// The value as it was written.
+        given: String,
+    },
 }
 
 impl std::str::FromStr for ByteSize {

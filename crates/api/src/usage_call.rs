@@ -49,6 +49,7 @@ impl UsageCall {
 /// A request for usage.
 #[derive(Debug, Clone, Copy)]
 pub struct UsageRequest<'a> {
+    /// The path that was requested.
     pub call: UsageCall,
     /// The query of the URL.
     pub query: &'a str,
