@@ -142,12 +142,16 @@ pub const ERROR_CODES: &[ErrorRow] = &[
         429,
         "the request has a priority below 0, and its objectives are predicted to be missed on every backend (strategy `slo`), or were missed while it waited in a queue; see `Retry-After`",
     ),
-    error(ErrorCode::BadUpstreamResponse, 502, "the backend's response is not valid HTTP")
-        .saying("The rest of the backend's response cannot be relayed"),
+    error(
+        ErrorCode::BadUpstreamResponse,
+        502,
+        "the backend's response is not valid HTTP, is not the response to the request, or cannot be converted",
+    )
+    .saying("The rest of the backend's response cannot be relayed"),
     error(
         ErrorCode::UpstreamClosed,
         502,
-        "the backend read the request and closed without a response",
+        "the backend read the request and closed before its response was complete",
     ),
     error(ErrorCode::NoOllamaBackend, 501, "a command manages models, and no backend is an Ollama"),
     busy(
