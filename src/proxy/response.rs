@@ -319,9 +319,9 @@ impl RelayObserver for RelayProgress<'_> {
             Outcome::Ok if monitor.is_empty() => Outcome::Empty,
             outcome => outcome,
         };
-        if self.is_stream && outcome != Outcome::Empty {
+        if self.is_stream {
             let counted = monitor.usage().and_then(Usage::shown_tokens);
-            self.attempt.serving.latency.learn_stream(self.counter, counted);
+            self.attempt.serving.latency.learn_stream(outcome, self.counter, counted);
         }
         let first_token = monitor.first_token.filter(|_| self.is_stream);
         let result = AttemptResult { outcome, first_token, usage: monitor.usage(), ..self.result };

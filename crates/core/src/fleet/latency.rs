@@ -14,6 +14,7 @@ use super::drain_estimate::ExpectedResponse;
 use super::durations::Durations;
 use super::event_tokens::{EventTokens, TokenCounter};
 use super::learned_context::LearnedContext;
+use super::outcome::Outcome;
 
 /// The time in which a peak falls to 1/e of its value: 10 s, as in Finagle.
 const DECAY_MICROS: f64 = 10e6;
@@ -79,16 +80,19 @@ impl ModelLatency {
         self.response.learn(took, now);
     }
 
-    /// Records a stream that ended properly. `counted` is its number of tokens, if the engine
-    /// reports it.
-    pub fn learn_stream(&self, counter: TokenCounter, counted: Option<u32>) {
+    /// Records a stream that ended with `outcome`; only a complete one teaches. `counted` is its
+    /// number of tokens, if the engine reports it.
+    pub fn learn_stream(&self, outcome: Outcome, counter: TokenCounter, counted: Option<u32>) {
+        if outcome != Outcome::Ok {
+            return;
+        }
         self.learn_length(counter.total());
         if let Some(counted) = counted {
             self.event_tokens.learn(counted, counter.events());
         }
     }
 
-    /// Records the length of a stream that ended properly.
+    /// Records the length of a complete stream.
     pub fn learn_length(&self, tokens: TokenCount) {
         let old = self.stream_tokens.load(Ordering::Relaxed);
         // Four parts old and one part new, like the other averages.
@@ -249,6 +253,22 @@ mod tests {
         assert_eq!(latency.aged_micros(false, at(2)), 1_000_000, "a second at most");
         assert_eq!(latency.aged_micros(false, at(200)), 0, "forgotten");
         assert_eq!(latency.aged_micros(true, at(2)), 0, "streams are averaged by themselves");
+    }
+
+    #[test]
+    fn only_complete_streams_teach_lengths() {
+        let latency = ModelLatency::default();
+        let stream = |outcome, events| {
+            let mut counter = latency.token_counter();
+            counter.count(events);
+            latency.learn_stream(outcome, counter, None);
+            latency.length()
+        };
+        assert_eq!(stream(Outcome::Ok, 100), Some(TokenCount(100)));
+        for outcome in [Outcome::Fault, Outcome::Empty, Outcome::Client] {
+            assert_eq!(stream(outcome, 1), Some(TokenCount(100)), "{outcome:?}");
+        }
+        assert_eq!(stream(Outcome::Ok, 50), Some(TokenCount(90)));
     }
 
     #[test]
