@@ -3,8 +3,7 @@
 
 #![allow(
     clippy::unwrap_used,
-    missing_docs,
-    reason = "a bench that cannot go on should stop, and has no callers"
+    reason = "a bench that cannot go on should stop"
 )]
 
 use std::hint::black_box;

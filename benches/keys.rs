@@ -1,7 +1,7 @@
 //! The cost of finding the client of a key among others, hash included, and of the comparison with
 //! every key that it replaces.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "criterion's macros, and a bench's own data")]
+#![allow(clippy::unwrap_used, reason = "a bench's own data")]
 
 use std::hint::black_box;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The cost of predictions: a decision that reads 64 backends, and the work that an attempt adds to
 //! each of its events.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]
 
 use std::hint::black_box;
 use std::sync::Arc;

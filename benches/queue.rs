@@ -2,11 +2,10 @@
 //! for a backend, while others wait; a client leaves from anywhere in it.
 
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::indexing_slicing,
-    reason = "criterion's macros, a bench's own data, and a report of sizes"
+    reason = "a bench's own data, and a report of sizes"
 )]
 
 use std::hint::black_box;

@@ -2,13 +2,12 @@
 //! front of it, and that it allocates nothing.
 
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
     clippy::indexing_slicing,
-    reason = "criterion's macros, a bench's own data, and a report of percentiles"
+    reason = "a bench's own data, and a report of percentiles"
 )]
 
 #[path = "support/percentiles.rs"]

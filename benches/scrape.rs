@@ -2,10 +2,9 @@
 //! what decisions read.
 
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::expect_used,
-    reason = "criterion's macros and a bench's own data"
+    reason = "a bench's own data"
 )]
 
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! The cost of rewriting a body's model name: nothing is copied, whatever its size.
 
-#![allow(missing_docs, clippy::unwrap_used, reason = "criterion's macros and a bench's own data")]
+#![allow(clippy::unwrap_used, reason = "a bench's own data")]
 
 use std::hint::black_box;
 

@@ -2,12 +2,11 @@
 //! signature and claims, and of further ones, which find its verdict. `openssl` makes the RSA keys.
 
 #![allow(
-    missing_docs,
     unreachable_pub,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::indexing_slicing,
-    reason = "criterion's macros, and a bench's own data"
+    reason = "a bench's own data"
 )]
 
 #[path = "../tests/support/identity_provider/signing_key.rs"]

@@ -2,12 +2,11 @@
 //! full fleet, the whole decision, and recording its pick.
 
 #![allow(
-    missing_docs,
     clippy::unwrap_used,
     clippy::print_stdout,
     clippy::disallowed_methods,
     clippy::indexing_slicing,
-    reason = "criterion's macros, a bench's own data, and a report of percentiles"
+    reason = "a bench's own data, and a report of percentiles"
 )]
 
 #[path = "support/percentiles.rs"]

@@ -25,7 +25,6 @@ const MAX_QUEUED_LINES: usize = 8192;
 
 /// The reason why the access log cannot start.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum AccessLogError {
     #[error("cannot open the access log {}: {source}", path.display())]
     Open { path: PathBuf, source: io::Error },

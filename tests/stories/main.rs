@@ -9,7 +9,6 @@
     clippy::print_stdout,
     clippy::missing_errors_doc,
     clippy::disallowed_methods,
-    missing_docs,
     unreachable_pub,
     reason = "tests fail by panicking, read the clock and print"
 )]

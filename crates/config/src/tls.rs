@@ -23,7 +23,6 @@ const VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustl
 
 /// The reason why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum TlsError {
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: std::io::Error },

@@ -64,7 +64,6 @@ pub enum OtherFormat {
 /// The usual cause of a syntax error, and the remedy. The parser names the broken rule of YAML,
 /// which does not help people who write a file by example.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum SyntaxCause {
     #[error("the line is indented with a tab: indent with spaces")]
     Tab,
@@ -151,7 +150,6 @@ pub struct MissingFolder {
 
 /// An error in a setting. Keys are paths: `routing.weights`, `backends[2].url`.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum Problem {
     #[error("unknown key '{key}'{}{}", within(section), suggest_any(key, suggestions))]
     UnknownKey { key: String, section: String, suggestions: Vec<String> },
@@ -301,7 +299,6 @@ pub enum SecretError {
 
 /// The reason why a file is not a valid prompt.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum PromptError {
     #[error("cannot read it: {0}")]
     Unreadable(std::io::Error),
@@ -315,7 +312,6 @@ pub enum PromptError {
 
 /// The reason why a string is not a valid backend URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum UrlError {
     #[error("'{given}' is not a URL: write http://host:port or https://host")]
     Malformed { given: String },

@@ -24,7 +24,6 @@ impl fmt::Display for ConfigWarning {
 
 /// A warning about a valid setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum Warning {
     #[error(
         "UNKNOWN STRATEGY '{given}' in '{key}', using 'smart' (known: {known}){}",

@@ -24,7 +24,6 @@ use rows::{BackendRow, GroupRow, HealthName, ModelRow};
 
 /// The reason for which a dump cannot be applied to a fleet.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum FleetError {
     #[error("the fleet is not an object with a list 'backends', and no other key but 'groups'")]
     NotAFleet,

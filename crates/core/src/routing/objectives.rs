@@ -10,7 +10,6 @@ use crate::clients::ClientIdentity;
 
 /// An error in the objectives of a request, a 400.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum ObjectivesError {
     #[error("The header {field} is '{given}': expected {expected}")]
     Value { field: HeaderName, given: String, expected: &'static str },

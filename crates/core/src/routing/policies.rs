@@ -64,7 +64,6 @@ pub struct PolicyWishes<'a> {
 
 /// The reason why the wishes of a request about policies cannot be met.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum PolicyError {
     #[error("The header {POLICY} names '{}': there is no such policy", .name.escape_debug())]
     Unknown { name: String },

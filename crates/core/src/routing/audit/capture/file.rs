@@ -8,7 +8,6 @@ use super::{Capture, VERSION};
 
 /// An error in a file of captured decisions.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum CaptureError {
     #[error("it is not JSON: {0}")]
     NotJson(serde_json::Error),

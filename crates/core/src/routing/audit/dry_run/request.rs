@@ -25,7 +25,6 @@ pub struct DryRunRequest {
 
 /// An error in a line that should be a request to explain.
 #[derive(Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "each variant is described by its message")]
 pub enum DryRunRequestError {
     #[error("the line is not a JSON object: {0}")]
     NotJson(#[from] serde_json::Error),
