@@ -70,6 +70,7 @@ const RETIRED: &[(&str, &str)] = &[
     ("says so itself", "reports it"),
     ("answer", "response"),
     ("answers", "responses, responds"),
+    ("answered", "responded, complete"),
 ];
 
 /// Folders and files that people read.

@@ -125,11 +125,11 @@ def idle_connections(peer, engine):
     with contextlib.ExitStack() as open_ones:
         clients = [open_ones.enter_context(connect(peer.port)) for _ in range(IDLE_CONNECTIONS)]
         for client in clients:
-            errors += not answered(client, large)
+            errors += not responded(client, large)
         time.sleep(2)
         idle = processes.resident_kib(pid)
         for client in clients:
-            errors += not answered(client, small)
+            errors += not responded(client, small)
     return {"kind": "idle", "peer": peer.name, "connections": IDLE_CONNECTIONS, "errors": errors,
             "kib_per_connection": round((idle - fresh) / IDLE_CONNECTIONS, 1)}
 
@@ -163,7 +163,7 @@ def chat_request(port, size, is_stream):
             f"{body}").encode()
 
 
-def answered(client, request):
+def responded(client, request):
     """Whether a request on an open connection gets a whole response with status 200."""
     try:
         client.sendall(request)

@@ -123,13 +123,13 @@ class Penstock:
             )
 
     def _is_up(self) -> bool:
-        def answered() -> bool:
+        def has_responded() -> bool:
             if self.process.poll() is not None:
                 raise AssertionError("penstock ended")
             return wire.fetch(self.admin + "/health/ready").status == 200
 
         try:
-            wire.wait_until("penstock's readiness", answered, START_LIMIT)
+            wire.wait_until("penstock's readiness", has_responded, START_LIMIT)
         except AssertionError:
             return False
         return True

@@ -77,8 +77,8 @@ class Recorder:
     def exchanges(self, path: str) -> list[Exchange]:
         """Every whole exchange so far whose request went to `path`."""
         found = []
-        for asked, answered in list(self._tapes):
-            rest, tape = bytes(asked), _Tape(bytes(answered))
+        for asked, response in list(self._tapes):
+            rest, tape = bytes(asked), _Tape(bytes(response))
             while b"\r\n\r\n" in rest:
                 head, rest = rest.split(b"\r\n\r\n", 1)
                 length = _content_length(head)

@@ -210,7 +210,7 @@ fn metrics_count_requests_and_errors() {
     let stream = crate::support::client::streaming_chat("m", "hello");
     assert_eq!(penstock.post(CHAT, &stream).status, 200);
     penstock.chat("unknown");
-    block_on(engine.wait_for(|counters| counters.answered == 4)).unwrap();
+    block_on(engine.wait_for(|counters| counters.responded == 4)).unwrap();
     let counted = ["penstock_requests_total{", "model=\"m\"", "backend=\"one\"", "status=\"200\""];
     let refused = ["penstock_requests_total{", "status=\"404\""];
     eventually("requests are counted", Duration::from_secs(5), || {

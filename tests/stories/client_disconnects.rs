@@ -186,9 +186,9 @@ fn disconnects_do_not_count_against_the_backend() {
     assert_eq!(fleet.fact("a", "breaker"), json!("closed"));
     assert_eq!(fleet.fact("a", "health"), json!("healthy"));
     assert_eq!(fleet.fact("a", "cooldown_remaining_s"), Value::Null);
-    let served = fleet.a().counters().answered;
+    let served = fleet.a().counters().responded;
     assert_eq!(fleet.chat().text(), reference("a", CHAT, &chat("m", "hello")).text());
-    block_on(fleet.a().wait_for(|counters| counters.answered > served)).unwrap();
+    block_on(fleet.a().wait_for(|counters| counters.responded > served)).unwrap();
     assert_eq!(fleet.b().counters().requests, 0);
 }
 

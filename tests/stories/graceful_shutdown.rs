@@ -86,7 +86,7 @@ fn streams_finish_and_new_requests_are_refused() {
     }
     let status = penstock.wait_end(Duration::from_secs(5));
     assert_eq!(status.code(), Some(0));
-    assert_eq!(engine.counters().answered, 3);
+    assert_eq!(engine.counters().responded, 3);
     assert_eq!(engine.counters().cancelled, 0);
 }
 

@@ -58,7 +58,7 @@ fn upgrade_under_load_loses_no_request() {
         "{}",
         response.text()
     );
-    assert_eq!((slow.counters().answered, slow.counters().cancelled), (1, 0));
+    assert_eq!((slow.counters().responded, slow.counters().cancelled), (1, 0));
     assert_eq!(penstock.wait_end(TIMEOUT).code(), Some(0), "the old process exits after its drain");
     assert!(successor.is_alive(), "the new process runs");
     assert_eq!(penstock.chat("m").status, 200);
@@ -154,7 +154,7 @@ fn manual_drains_survive_upgrade_and_reload() {
     for _ in 0..10 {
         assert_eq!(penstock.chat("m").status, 200);
     }
-    assert_eq!(one.counters().answered, 0, "a drained backend receives no request");
+    assert_eq!(one.counters().responded, 0, "a drained backend receives no request");
 
     // A file that changes `drain` counts, in the new process too.
     penstock.rewrite(&rows(", drain: true"));

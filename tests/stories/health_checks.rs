@@ -252,7 +252,7 @@ fn long_prefill_is_no_freeze() {
         }
         eventually("both have their responses", PATIENCE, || {
             assert_eq!(fleet.fact("a", "frozen_s"), json!(null));
-            fleet.a().counters().answered == 2
+            fleet.a().counters().responded == 2
         });
     });
 }

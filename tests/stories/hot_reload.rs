@@ -67,7 +67,7 @@ fn reloads_under_load_lose_no_request() {
         assert!(response.is_whole && response.text().ends_with("data: [DONE]\n\n"));
     }
     // The client may have the last byte before the engine counts it.
-    eventually("all three are answered", SOON, || slow.counters().answered == 3);
+    eventually("all three have responses", SOON, || slow.counters().responded == 3);
     assert_eq!(slow.counters().cancelled, 0);
     assert_eq!(metric(&penstock, "penstock_config_reloads_total{result=\"applied\"}"), 5.0);
 }

@@ -157,7 +157,7 @@ fn malformed_chunks_reach_no_backend() {
 }
 
 #[test]
-fn expect_100_continue_is_answered() {
+fn expect_100_continue_has_a_response() {
     let (engine, penstock) = start("");
     let body = chat("m", "x").to_string();
     let mut client = Client::connect(penstock.data);

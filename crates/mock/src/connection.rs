@@ -87,7 +87,7 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
             // A scripted cut is neither a whole response nor a client that left: tests count it as
             // none.
             if matches!(ending, Ending::Again | Ending::Close) {
-                request.answered();
+                request.responded();
             }
             ending
         }
@@ -161,7 +161,7 @@ async fn refuse(shared: &Shared, wire: &mut Wire, error: ReadError) -> Ending {
 async fn refuse_early(wire: &mut Wire, request: OpenRequest<'_>, status: u16) -> Ending {
     let refusal = responses::refusal(None, status, "scripted", "refused before the body was read");
     let ending = send_and_close(wire, refusal).await;
-    request.answered();
+    request.responded();
     ending
 }
 

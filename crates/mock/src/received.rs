@@ -89,7 +89,7 @@ pub struct Counters {
     /// The number of requests that broke off within the body.
     pub incomplete: usize,
     /// The number of responses sent to their end.
-    pub answered: usize,
+    pub responded: usize,
     /// The number of clients that left before the end of their response.
     pub cancelled: usize,
     /// The number of faults carried out.

@@ -201,8 +201,8 @@ impl OpenRequest<'_> {
         self.end(|counters| counters.incomplete += 1);
     }
 
-    pub(super) fn answered(self) {
-        self.end(|counters| counters.answered += 1);
+    pub(super) fn responded(self) {
+        self.end(|counters| counters.responded += 1);
     }
 
     pub(super) fn cancelled(self, events: u32) {

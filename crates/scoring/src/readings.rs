@@ -59,7 +59,7 @@ readings! {
     /// Tokens of those requests: prompts and expected output. NaN as above.
     tokens_in_flight: f64 = "tokens_in_flight", score "tokens_in_flight": "tokens of requests of ours; not known: 0 from token-load and prefill-cost";
     /// Uncached tokens of prompts whose response has not started.
-    prefill_tokens: f64 = "prefill_tokens", score "prefill_tokens": "uncached tokens of prompts of ours that are not answered yet; 0 where it is missing";
+    prefill_tokens: f64 = "prefill_tokens", score "prefill_tokens": "uncached tokens of prompts of ours that have no response yet; 0 where it is missing";
     /// The latency the strategy `smart` scores by.
     latency: Micros = "latency_ms";
     /// The peak-sensitive moving average of the TTFT, in milliseconds.

@@ -143,7 +143,7 @@ async fn memory_is_bounded_and_can_be_cleared() {
         client.post(PATH, &chat()).await;
         client.response().await.unwrap();
     }
-    engine.wait_for(|counters| counters.answered == 300).await.unwrap();
+    engine.wait_for(|counters| counters.responded == 300).await.unwrap();
     assert_eq!(engine.received().len(), 256);
     assert!(engine.received().iter().all(|request| request.complete && request.body.is_none()));
     engine.clear();

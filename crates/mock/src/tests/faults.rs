@@ -23,7 +23,7 @@ async fn meet_and_break(fault: Fault, body: &Value) -> Broken {
     let engine = engine().await;
     let broken = meet(&engine, fault, body).await.rest().await;
     engine.wait_for(|counters| counters.open_requests == 0).await.unwrap();
-    assert_eq!(engine.counters().answered, 0, "not a whole response");
+    assert_eq!(engine.counters().responded, 0, "not a whole response");
     assert_eq!(engine.counters().faults, 1);
     assert_eq!(engine.faults_left(), 0);
     assert_eq!(post_chat(&engine, &chat()).await.status, 200, "the script is over");
@@ -258,7 +258,7 @@ async fn keep_alive_connection_is_closed_after_the_response() {
     let response = client.response().await.unwrap();
     assert!(!response.has_header("Connection: close"));
     assert_eq!(client.rest().await, Broken { bytes: Vec::new(), error: None });
-    assert_eq!(engine.wait_for(|counters| counters.answered == 1).await.unwrap().cancelled, 0);
+    assert_eq!(engine.wait_for(|counters| counters.responded == 1).await.unwrap().cancelled, 0);
 }
 
 #[tokio::test]

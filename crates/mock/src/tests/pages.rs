@@ -79,7 +79,7 @@ async fn health_is_settable_and_leaves_the_work_alone() {
 }
 
 #[tokio::test]
-async fn head_is_answered_without_a_body() {
+async fn head_has_a_response_without_a_body() {
     let engine = engine_of(Flavour::Ollama).await;
     let mut client = Client::connect(&engine).await;
     client.send(b"HEAD / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;

@@ -27,7 +27,7 @@ async fn chat_stream_has_the_text_of_the_whole_response() {
         .collect();
     assert_eq!(whole["choices"][0]["message"]["content"], text);
     assert!(events.iter().all(|event| event.get("usage").is_none()), "no usage was requested");
-    engine.wait_for(|counters| counters.events == 11 && counters.answered == 2).await.unwrap();
+    engine.wait_for(|counters| counters.events == 11 && counters.responded == 2).await.unwrap();
 }
 
 #[tokio::test]

@@ -74,10 +74,10 @@ async fn no_tool_is_called_when_none_is_wanted() {
     let engine = engine().await;
     let tools = json!([{"type": "function", "function": weather_tool()}]);
     let refused = with(chat(), &json!({"tools": tools, "tool_choice": "none"}));
-    let mut answered = with(chat(), &json!({"tools": tools}));
+    let mut with_result = with(chat(), &json!({"tools": tools}));
     let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "sunny"});
-    answered["messages"].as_array_mut().unwrap().push(result);
-    for body in [refused, answered, with(chat(), &json!({"tools": []}))] {
+    with_result["messages"].as_array_mut().unwrap().push(result);
+    for body in [refused, with_result, with(chat(), &json!({"tools": []}))] {
         let response = post_chat(&engine, &body).await.json();
         assert_eq!(response["choices"][0]["finish_reason"], "stop", "{body}");
     }
