@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::group_watch::GroupWatch;
 use super::listener_service::Sockets;
-use super::process_state::{ProcessState, send_later};
+use super::process_state::{ProcessState, send_line};
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
@@ -179,7 +179,7 @@ impl ControlLoop {
 /// Passes on the stored responses that this process learns of while it ends.
 async fn pass_on(proxy: Arc<Proxy>, mut later: LaterIds, mut channel: UnixStream) {
     while let Some(ids) = later.next(&proxy).await {
-        if let Err(error) = send_later(&mut channel, &ids).await {
+        if let Err(error) = send_line(&mut channel, &ids).await {
             tracing::debug!(%error, "the new process does not read on");
             return;
         }

@@ -61,12 +61,13 @@ fn those_readable<'de, D: Deserializer<'de>>(
     Ok(all.into_iter().filter_map(|one| serde_json::from_value(one).ok()).collect())
 }
 
-/// Sends `state` to the new process.
-pub(super) async fn send_state(
+/// Sends a line to the new process: the [`ProcessState`], or [`RememberedIds`] that were learned
+/// after it.
+pub(super) async fn send_line(
     channel: &mut tokio::net::UnixStream,
-    state: &ProcessState,
+    sent: &impl Serialize,
 ) -> io::Result<()> {
-    let mut line = serde_json::to_vec(state)?;
+    let mut line = serde_json::to_vec(sent)?;
     line.push(b'\n');
     tokio::time::timeout(TIMEOUT, channel.write_all(&line)).await?
 }
@@ -84,16 +85,6 @@ pub(super) fn receive_state(channel: &UnixStream) -> io::Result<(ProcessState, V
     }
     // The reader may have buffered ids that follow the line; dropping it would lose them.
     Ok((serde_json::from_slice(&line)?, reader.buffer().to_vec()))
-}
-
-/// Sends ids that were learned after the state was sent.
-pub(super) async fn send_later(
-    channel: &mut tokio::net::UnixStream,
-    ids: &RememberedIds,
-) -> io::Result<()> {
-    let mut line = serde_json::to_vec(ids)?;
-    line.push(b'\n');
-    tokio::time::timeout(TIMEOUT, channel.write_all(&line)).await?
 }
 
 /// The ids that the old process learns after this one has taken over, until it ends.
@@ -154,7 +145,7 @@ mod tests {
         let receiver = tokio::task::spawn_blocking(move || receive_state(&theirs));
         ours.set_nonblocking(true).unwrap();
         let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
-        send_state(&mut ours, &state).await.unwrap();
+        send_line(&mut ours, &state).await.unwrap();
         let (received, _) = receiver.await.unwrap().unwrap();
         assert_eq!(received.stored, stored);
         assert_eq!(received.drains, state.drains);
@@ -172,11 +163,11 @@ mod tests {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let mut ours = tokio::net::UnixStream::from_std(ours).unwrap();
-        send_state(&mut ours, &ProcessState::default()).await.unwrap();
-        send_later(&mut ours, &later).await.unwrap();
+        send_line(&mut ours, &ProcessState::default()).await.unwrap();
+        send_line(&mut ours, &later).await.unwrap();
         let (state, read) = receive_state(&theirs).unwrap();
         assert_eq!(state, ProcessState::default());
-        send_later(&mut ours, &later).await.unwrap();
+        send_line(&mut ours, &later).await.unwrap();
         drop(ours);
         let mut received = Vec::new();
         LaterState { read, channel: theirs }.receive(|ids| received.push(ids)).await.unwrap();

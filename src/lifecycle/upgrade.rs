@@ -31,7 +31,7 @@ use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::detached_launcher;
-use super::process_state::{LaterState, ProcessState, receive_state, send_state};
+use super::process_state::{LaterState, ProcessState, receive_state, send_line};
 
 /// The flag of the new process.
 pub(super) const TAKE_OVER: &str = "--take-over";
@@ -132,7 +132,7 @@ impl Successor {
         match (tokio::time::timeout(READY_TIMEOUT, reported).await, pid) {
             (Ok(Ok(line)), Some(pid)) if line == READY => {
                 // Not fatal: without this line, the new process serves with an empty state.
-                if let Err(error) = send_state(&mut channel, &process_state()).await {
+                if let Err(error) = send_line(&mut channel, &process_state()).await {
                     tracing::warn!(%error, "drains set by hand, predictions, what was used of limits and stored responses could not be passed to the new process");
                 }
                 // Without the launcher, the new process becomes a child of the service manager.

@@ -136,14 +136,14 @@ fn routed_session(flow: &Flow<'_>, request: &ScannedRequest) -> Option<RoutedSes
     Some(RoutedSession { id: session.root, home })
 }
 
-/// Decides again about a request that waits at `from` for another `rest_us`. Takes a
+/// Decides again about a request that waits at `from` for another `remaining_us`. Takes a
 /// permit if the new backend is better and the retry budget allows it. [`decide_moved`] reports the
 /// decision.
 pub(super) fn reserve_better(
     flow: &Flow<'_>,
     request: &ScannedRequest,
     from: &RoutingDecision,
-    rest_us: f64,
+    remaining_us: f64,
 ) -> Option<Reserved> {
     let routing = &flow.ctx.generation.config.routing;
     let mut tried = request.tried;
@@ -162,7 +162,7 @@ pub(super) fn reserve_better(
         // Safe: not a byte of a response has come, and the first attempt is dropped.
         let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
         // The budget comes last, because the question spends a retry.
-        if !decision.is_better_than(from, rest_us, &estimate)
+        if !decision.is_better_than(from, remaining_us, &estimate)
             || !flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
         {
             return None;

@@ -65,12 +65,12 @@ impl Movable {
         attempt: &Attempt<'_>,
     ) -> Option<Reserved> {
         let elapsed = to_micros(now().since(attempt.started));
-        let rest_us = rest_of_wait(&self.predicted, elapsed as f64);
+        let remaining_us = rest_of_wait(&self.predicted, elapsed as f64);
         // While requests wait for a backend with room, those that have one stay there.
-        if rest_us < INTERVAL.as_secs_f64() * 1e6 || flow.proxy.has_waiting() {
+        if remaining_us < INTERVAL.as_secs_f64() * 1e6 || flow.proxy.has_waiting() {
             return None;
         }
-        reserve_better(flow, request, attempt.decision, rest_us)
+        reserve_better(flow, request, attempt.decision, remaining_us)
     }
 
     /// Waits for the first byte of the response's body, or until there is a better place.

@@ -1,5 +1,5 @@
 //! The load of replicas in flight, shared with each other. Five times a second each replica reports
-//! changes and reads the reports of the others, by one script in one round trip. No request waits
+//! changes and reads the reports of its peers, by one script in one round trip. No request waits
 //! for it. If the server is gone, the last numbers hold for the time of a lease, and then count as
 //! zero.
 //!
@@ -31,7 +31,7 @@ pub(super) struct Board {
     version: u64,
     sent: String,
     /// The reports of other replicas, with their versions.
-    others: HashMap<String, (String, LoadReport)>,
+    peers: HashMap<String, (String, LoadReport)>,
 }
 
 /// The result of reading a response.
@@ -47,39 +47,39 @@ impl Board {
     /// Takes over the reports of a response; reports that it no longer contains are dropped.
     pub(super) fn merge(&mut self, response: &[Vec<u8>]) -> Merged {
         let mut merged = Merged::default();
-        let Some((is_held, others)) = response.split_first() else { return merged };
+        let Some((is_held, peers)) = response.split_first() else { return merged };
         // The server has lost this report, for example by a restart: the next one is sent in full.
         if is_held != b"1" {
             self.sent.clear();
         }
         let mut present = HashSet::default();
-        for one in others.chunks_exact(3).take(MAX_PENSTOCKS) {
+        for one in peers.chunks_exact(3).take(MAX_PENSTOCKS) {
             let [name, version, text] = one else { continue };
             let name = String::from_utf8_lossy(name).into_owned();
             let version = String::from_utf8_lossy(version).into_owned();
-            let is_known = self.others.get(&name).is_some_and(|(known, _)| *known == version);
+            let is_known = self.peers.get(&name).is_some_and(|(known, _)| *known == version);
             if !is_known || !text.is_empty() {
                 let report = read(text);
                 merged.unreadable += u64::from(report.is_none());
-                self.others.insert(name.clone(), (version, report.unwrap_or_default()));
+                self.peers.insert(name.clone(), (version, report.unwrap_or_default()));
                 merged.is_new = true;
             }
             present.insert(name);
         }
-        let before = self.others.len();
-        self.others.retain(|name, _| present.contains(name));
-        merged.is_new |= self.others.len() != before;
+        let before = self.peers.len();
+        self.peers.retain(|name, _| present.contains(name));
+        merged.is_new |= self.peers.len() != before;
         merged
     }
 
     /// Forgets all that depends on the server. Returns whether other replicas counted.
     fn forget(&mut self) -> bool {
         self.sent.clear();
-        !std::mem::take(&mut self.others).is_empty()
+        !std::mem::take(&mut self.peers).is_empty()
     }
 
     fn reports(&self) -> Vec<LoadReport> {
-        self.others.values().map(|(_, report)| report.clone()).collect()
+        self.peers.values().map(|(_, report)| report.clone()).collect()
     }
 }
 
@@ -120,7 +120,7 @@ impl SharedState {
             if reached_at.elapsed() >= self.config.lease && board.forget() {
                 fleet.apply_peer_loads(&[]);
             }
-            self.penstocks.store(board.others.len(), Ordering::Relaxed);
+            self.penstocks.store(board.peers.len(), Ordering::Relaxed);
         }
     }
 
@@ -134,7 +134,7 @@ impl SharedState {
         let text = serde_json::to_string(&fleet.own_load())?;
         let is_changed = text != board.sent;
         board.version += u64::from(is_changed);
-        let versions = board.others.iter().map(|(name, (version, _))| (&**name, &**version));
+        let versions = board.peers.iter().map(|(name, (version, _))| (&**name, &**version));
         let names = ["reports", "versions", "ends"];
         let exchange = Exchange {
             keys: names.map(|name| format!("{}:load:{name}", self.config.prefix)),
@@ -151,7 +151,7 @@ impl SharedState {
         board.sent = text;
         let merged = board.merge(&response);
         self.errors.fetch_add(merged.unreadable, Ordering::Relaxed);
-        // Each time, because a reload may have added backends on which others have had requests for
+        // Each time, because a reload may have added backends on which peers have had requests for
         // long.
         fleet.apply_peer_loads(&board.reports());
         Ok(())
@@ -220,7 +220,7 @@ mod tests {
         ] {
             let mut board = Board::default();
             assert_eq!(board.merge(&response(&["1", "x", "1", text])).unreadable, 1, "{text:.40}");
-            assert_eq!((in_flight(&board), board.others.len()), (0, 1));
+            assert_eq!((in_flight(&board), board.peers.len()), (0, 1));
         }
         let mut board = Board::default();
         assert_eq!(board.merge(&[]), Merged::default());
@@ -229,6 +229,6 @@ mod tests {
         let mut parts = vec!["1"];
         parts.extend(many.iter().flat_map(|name| [&**name, "1", THREE]));
         board.merge(&response(&parts));
-        assert_eq!(board.others.len(), MAX_PENSTOCKS);
+        assert_eq!(board.peers.len(), MAX_PENSTOCKS);
     }
 }

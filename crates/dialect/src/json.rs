@@ -262,9 +262,9 @@ impl<'o> Object<'o> {
         push_number(self.name(name), number);
     }
 
-    /// Appends the bytes of a text as a list of numbers.
-    pub(super) fn bytes_of(&mut self, name: &str, text: &str) {
-        let out = self.name(name);
+    /// Appends `bytes`, the bytes of a text as a list of numbers.
+    pub(super) fn bytes_of(&mut self, text: &str) {
+        let out = self.name("bytes");
         out.push(b'[');
         for (index, byte) in text.bytes().enumerate() {
             if index > 0 {

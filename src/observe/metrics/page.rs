@@ -32,7 +32,6 @@ fn to_label(value: String) -> String {
         return value;
     }
     let hash = xxhash_rust::xxh3::xxh3_64(value.as_bytes());
-    // With a hash: two long names that start alike stay two series.
     format!("{}{hash:016x}", escape(&value, MAX_NAME))
 }
 

@@ -9,7 +9,7 @@ use penstock_api::units::{ByteSize, Timestamp};
 use penstock_api::{ErrorCode, Operation};
 use penstock_config::{Config, Environment, Strategy};
 use penstock_core::fleet::{
-    Adapters, DroppedModels, EngineDetails, EngineSample, ModelId, Outcome, Topology,
+    Adapters, DroppedModels, EngineDetails, EngineSample, LoadedModel, ModelId, Outcome, Topology,
 };
 use penstock_core::routing::audit::ShadowHost;
 use penstock_core::routing::{
@@ -18,6 +18,7 @@ use penstock_core::routing::{
 };
 use penstock_predict::{ReportedLimits, RequestShape};
 use penstock_scan::Usage;
+use penstock_scoring::Residency;
 
 use super::*;
 use crate::discovery::ScrapeBudget;
@@ -153,7 +154,10 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     });
     let model = generation.fleet.topology().models()[0].serving[0].model_state.clone();
     model.load.set_in_flight(1);
-    model.set_vram(ByteSize::mib(8));
+    let name = "m".to_owned();
+    let vram = Some(ByteSize::mib(8));
+    let loaded = LoadedModel { name, residency: Residency::Resident, vram, ..LoadedModel::default() };
+    generation.fleet.learn_loaded(BackendId(0), &[loaded], at);
     let sent = RequestShape {
         prompt_tokens: 9.0,
         cached_tokens: 0.0,

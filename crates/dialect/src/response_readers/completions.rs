@@ -88,14 +88,14 @@ fn logprobs_list(raw: &RawValue) -> String {
         object.text("token", token);
         let logprob = lists.token_logprobs.get(index).copied().flatten();
         object.raw("logprob", logprob.map_or("null", RawValue::get));
-        object.bytes_of("bytes", token);
+        object.bytes_of(token);
         let top = lists.top_logprobs.as_ref().and_then(|top| top.get(index)?.as_ref());
         let mut alternatives = object.list("top_logprobs");
         for (token, logprob) in top.into_iter().flat_map(Fields::iter) {
             let mut object = alternatives.object();
             object.text("token", token);
             object.raw("logprob", logprob.get());
-            object.bytes_of("bytes", token);
+            object.bytes_of(token);
         }
     }
     drop(list);

@@ -189,11 +189,6 @@ impl ModelState {
         Some(ByteSize(self.vram.load(Ordering::Relaxed))).filter(|size| size.0 != 0)
     }
 
-    /// Sets the VRAM that it occupies: for a saved fleet.
-    pub fn set_vram(&self, vram: ByteSize) {
-        self.vram.store(vram.0, Ordering::Relaxed);
-    }
-
     /// The context length it is loaded with.
     pub fn context_length(&self) -> Option<TokenCount> {
         Some(TokenCount(self.context_length.load(Ordering::Relaxed))).filter(|length| length.0 != 0)

@@ -130,7 +130,7 @@ impl Router {
             for ((_, verdict), row) in filters::rejections(&input, model).zip(&model.serving) {
                 if !verdict.is_err_and(RejectReason::is_lasting) {
                     let openings = openings.get_or_insert_default();
-                    add_openings(&input, (model, row), verdict, usual, openings);
+                    add_openings(&input, model, row, verdict, usual, openings);
                 }
             }
         }
@@ -204,7 +204,8 @@ impl Router {
 /// Adds the times at which a request finds room on a backend that is out of the question now.
 fn add_openings(
     input: &RouteInput<'_>,
-    (model, row): (&Model, &Serving),
+    model: &Model,
+    row: &Serving,
     verdict: Result<(), RejectReason>,
     usual: Option<Duration>,
     openings: &mut Openings,
