@@ -249,7 +249,7 @@ impl KeyStore {
     /// Takes back the revocation of a `jti` for one issuer, or the one for all issuers.
     ///
     /// # Errors
-    /// [`KeyStoreError`] if there is none, or that cannot be written.
+    /// [`KeyStoreError`] if there is none, or if the change cannot be written.
     pub fn restore_token(
         &self,
         jti: &str,

@@ -181,7 +181,7 @@ impl StoreArgs {
         Self::work_at(&path, limits, work)
     }
 
-    /// Does something with the store, and makes its file if there is none.
+    /// Runs `work` with the store, and makes its file if there is none.
     fn work_or_make<T>(
         &self,
         work: impl FnOnce(&KeyStore) -> Result<T, KeyStoreError>,

@@ -27,7 +27,7 @@ impl Queries<'_> {
     /// Returns the JSON that responds to a body.
     ///
     /// # Errors
-    /// As those of [`Queries::get`].
+    /// The same as those of [`Queries::get`].
     pub(super) async fn send(
         &self,
         path: &str,

@@ -43,7 +43,8 @@ impl RecentTraffic {
         *changes = Changes { since: until, earlier: Some(EarlierConfig { config, since, until }) };
     }
 
-    /// Returns the time since which the configuration in force serves, and the one before it.
+    /// Returns the time since which the configuration in force serves, and the configuration before
+    /// it.
     pub fn changes(&self) -> (Timestamp, Option<EarlierConfig>) {
         let changes = self.changes.lock();
         (changes.since, changes.earlier.clone())

@@ -1,4 +1,4 @@
-//! The only place where failures of attempts, bodies and decisions become statuses.
+//! Maps the failures that any attempt, body or decision can have to error codes and outcomes.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use super::wait_curve::WaitCurve;
 /// The capacity of an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineLimits {
-    /// The number of requests in a batch (vLLM: `max_num_seqs`); infinite if unknown.
+    /// The maximum number of requests in a batch (vLLM: `max_num_seqs`); infinite if unknown.
     pub slots: f64,
     /// The number of tokens in the KV cache; infinite if unknown.
     pub kv_tokens: f64,

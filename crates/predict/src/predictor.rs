@@ -67,7 +67,7 @@ pub struct Estimate {
     /// The time per token beside all that is there, once the requests without a first token have
     /// theirs: requests that are sent at the same time have none yet.
     pub tpot_among_all_us: f64,
-    /// The number of requests in its batch; infinite if unknown.
+    /// The maximum number of requests in a batch; infinite if unknown.
     pub slots: f64,
     /// The time that the oldest prompt there has waited for others, whatever is known of the
     /// engine's limits.
@@ -98,7 +98,7 @@ pub struct PredictorReport {
     pub front_end_us: f64,
     /// The further time there per token of a prompt.
     pub tokenizer_token_us: f64,
-    /// The number of requests in its batch; infinite if unknown.
+    /// The maximum number of requests in a batch; infinite if unknown.
     pub slots: f64,
     /// The remaining prefill work.
     pub backlog_us: f64,

@@ -66,7 +66,7 @@ impl GridPosition {
         Self { point, part: narrow(((tokens - from) / (to - from)).clamp(0.0, 1.0)) }
     }
 
-    /// Returns the value there, interpolated between the values of two points.
+    /// Returns the value at this position, interpolated between those of the points on both sides.
     fn value(self, at: impl Fn(usize) -> f32) -> f32 {
         let from = at(self.point);
         from + self.part * (at(self.point + 1) - from)

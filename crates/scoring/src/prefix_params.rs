@@ -9,7 +9,7 @@ use super::spec::ScorerSpec;
 pub struct PrefixParams {
     /// Tokens per block; 16 is the default of vLLM.
     pub block_tokens: u32,
-    /// If set, the block size that engines report replaces it: unless the size is configured.
+    /// True if the block size that engines report replaces this one: none is configured.
     pub follows_engines: bool,
     /// Blocks a backend is predicted to keep, if the capacity is configured.
     pub capacity: u32,

@@ -1,6 +1,6 @@
 //! Removes tools or images from a request that an engine has refused because its model cannot use
-//! them, if `routing.retry_without` allows that. The request is then sent once more; another
-//! refusal goes to the client.
+//! them, if `routing.retry_without` allows that. The request is then sent again without it, once
+//! for each capability.
 
 use penstock_api::Capabilities;
 use penstock_dialect::without;

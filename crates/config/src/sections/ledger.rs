@@ -16,7 +16,7 @@ choice! {
         Auto = "auto",
         /// Always.
         Always = "true",
-        /// Never: streams whose client does not ask for their usage are estimated.
+        /// Never: a stream is estimated if its client does not request its usage.
         Never = "false",
     }
 }

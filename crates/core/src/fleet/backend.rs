@@ -1,5 +1,5 @@
-//! A backend at run time: its identity and everything learned about it. All state is atomics, read
-//! by decisions and written by attempts and checks.
+//! A backend at run time: its identity and everything learned about it. Decisions read atomics of
+//! it; attempts and checks write them.
 
 mod learning;
 mod liveness;

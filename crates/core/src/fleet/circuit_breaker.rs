@@ -94,7 +94,7 @@ impl CircuitBreaker {
         }
     }
 
-    /// The time until a request may probe; none while it is closed.
+    /// The time until a request may probe; zero while it is closed.
     pub(super) fn time_until_probe(&self, now: Timestamp) -> Duration {
         Timestamp(self.open_until.load(Ordering::Relaxed)).since(now)
     }

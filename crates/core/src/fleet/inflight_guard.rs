@@ -240,8 +240,9 @@ impl InflightGuard {
         }
     }
 
-    /// Records that the client left at `now`. A permit dropped without this call counts as ended at
-    /// its last token: the failures of a backend are no silence.
+    /// Records that the client left at `now`, or that its request moved elsewhere. A permit dropped
+    /// without this call counts as ended at its last token: the failures of a backend are no
+    /// silence.
     pub fn cut(&mut self, now: Timestamp) {
         if let Some(mut ticket) = self.prediction.take() {
             ticket.cut(now.0 as f64);

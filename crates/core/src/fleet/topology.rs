@@ -72,7 +72,8 @@ impl Backend {
         models.filter(|_| has_aliases).map(|one| one.id.as_str()).collect()
     }
 
-    /// Returns its configuration, or `config` if that differs: connections are kept by it.
+    /// Returns its present configuration if `config` equals it, else a copy of `config`:
+    /// HTTP/2 connections are kept while the allocation is the same.
     pub(super) fn kept(&self, config: &BackendConfig) -> Arc<BackendConfig> {
         let tls = |config: &BackendConfig| config.client_tls.0.as_ref().map(Arc::as_ptr);
         let is_same = *self.config == *config && tls(&self.config) == tls(config);

@@ -207,8 +207,8 @@ impl PrefixIndex {
         }
     }
 
-    /// Removes blocks from a slot, and everything after them in any prompt: the engine reported
-    /// that it evicted them. Walks all runs of the slot.
+    /// Removes blocks from a slot, and everything after them in any prompt: for engines that report
+    /// which blocks they evicted. No such report is read yet. Walks all runs of the slot.
     pub fn remove(&mut self, slot: usize, blocks: &[u64]) {
         let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
         let mut gone = HashTable::new();

@@ -119,9 +119,9 @@ impl ContextShift {
         limit.is_some_and(|limit| self.needed(estimated, limit.scale) > limit.tokens.into())
     }
 
-    /// Learns from the usage of a whole response. It may have filled the context if it ended for
-    /// its length although its client set no limit. That counts only if no length is declared or
-    /// discovered, since an engine may have another limit.
+    /// Learns from the usage of a complete response, streamed or not. It may have filled the
+    /// context if it ended for its length although its client set no limit. That counts only if no
+    /// length is declared or discovered, since an engine may have another limit.
     pub fn learn_end(
         profile: &RequestProfile,
         serving: &Serving,

@@ -76,7 +76,7 @@ pub struct RoutingFacts {
     pub policy: Option<Box<str>>,
     /// True if the responding backend is below the tier that the policy prefers.
     pub is_below_tier: bool,
-    /// The price of the model on the backend that responded.
+    /// The price of the model on the backend of the last attempt.
     pub price: Option<Arc<Price>>,
     /// The reasons against each backend, if none could take it.
     pub rejections: Option<Box<Rejections>>,

@@ -35,12 +35,12 @@ pub struct ShedFigures {
 }
 
 impl ShedFigures {
-    /// Returns the share of refusals that were wrong.
+    /// Returns the share of judged refusals that were wrong.
     pub fn wrong_share(&self) -> f64 {
         self.wrong as f64 / self.judged.max(1) as f64
     }
 
-    /// Returns the share of refusals that were right only because of other requests.
+    /// Returns the share of judged refusals that were right only because of other requests.
     pub fn harmful_share(&self) -> f64 {
         self.harmful as f64 / self.judged.max(1) as f64
     }

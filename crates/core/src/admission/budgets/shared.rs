@@ -119,7 +119,7 @@ impl Budgets {
     /// Returns a request that a server has to admit.
     ///
     /// # Errors
-    /// A budget of which too much was spent, whatever the requests in flight cost.
+    /// [`Exceeded`] if what is already spent leaves no room, whatever the requests in flight cost.
     pub fn propose(
         &self,
         client: Option<&ClientIdentity>,
