@@ -20,7 +20,6 @@ const APPLICATION_ID_AT: std::ops::Range<usize> = 68..72;
 /// The reason why a file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum SqliteError {
-    /// SQLite refused.
     #[error("{0}")]
     Sqlite(#[from] rusqlite::Error),
     /// The file cannot be opened.

@@ -12,7 +12,6 @@ use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
 use crate::observe::metrics::Scrape;
 
-/// `/metrics`
 pub(super) fn metrics(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let page = admin.metrics.render(&Scrape {
         now: now(),
@@ -27,7 +26,6 @@ pub(super) fn metrics(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     Ok(AdminResponse::of("text/plain; version=0.0.4; charset=utf-8", page))
 }
 
-/// `/shadow`
 pub(super) fn shadow(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let shadow = call.generation.shadow.as_ref().ok_or(Refusal::NoShadow)?;
     Ok(AdminResponse::json(&shadow.report(now())))

@@ -57,7 +57,6 @@ pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse,
     Ok(AdminResponse::json(&json!({"status": status, "backends": count_backends(&fleet)})))
 }
 
-/// `/version`
 pub(super) fn version(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     Ok(AdminResponse::json(&json!({"name": "penstock", "version": env!("CARGO_PKG_VERSION")})))
 }

@@ -36,7 +36,6 @@ impl AdminPort {
         body_of(self.client.get(path)?)
     }
 
-    /// A JSON page.
     pub(super) fn json(&self, path: &str) -> Result<Value, CliError> {
         parse(&self.page(path)?)
     }

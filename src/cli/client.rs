@@ -24,7 +24,6 @@ pub(super) struct Client {
     header: Option<(&'static str, &'static str)>,
 }
 
-/// A complete response.
 #[derive(Debug)]
 pub(super) struct Response {
     pub(super) status: u16,

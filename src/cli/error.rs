@@ -10,9 +10,7 @@ use penstock_core::routing::CaptureError;
 use super::client::ClientError;
 use crate::server::ServerError;
 
-/// Success.
 pub(super) const OK: u8 = 0;
-/// Failure.
 pub(super) const FAILED: u8 = 1;
 /// Invalid arguments, or an invalid file that they name.
 pub(super) const USAGE: u8 = 2;

@@ -87,7 +87,6 @@ struct Overrides {
 }
 
 impl ConfigArgs {
-    /// Loads the configuration.
     pub(super) fn load(&self) -> Result<Config, CliError> {
         Ok(self.source()?.load()?)
     }

@@ -47,7 +47,6 @@ pub enum HeadError {
     /// A byte that no target may have, or a form that only forward proxies serve.
     #[error("The request target is malformed")]
     Target,
-    /// Longer than [`MAX_TARGET`].
     #[error("The request target is longer than 16 KiB")]
     TargetTooLong,
     /// No empty line at the end, or one before it.
@@ -87,7 +86,6 @@ pub enum HeadError {
     /// another request.
     #[error("Content-Length and Transfer-Encoding contradict each other")]
     TwoFramings,
-    /// More than `limits.max_headers`.
     #[error("There are too many header fields (limits.max_headers)")]
     TooManyFields,
     /// More bytes than `limits.max_head_size`.

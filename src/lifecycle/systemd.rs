@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use penstock_api::units::to_micros;
 
-/// A notification.
+/// A state that systemd is notified of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State<'a> {
     /// Startup or a reload is complete.

@@ -35,7 +35,6 @@ pub(super) enum LinkError {
     /// A failure to connect, or to set up TLS.
     #[error("{0}")]
     Connect(#[from] io::Error),
-    /// A timeout.
     #[error("the server did not respond within 1 s")]
     Late(#[from] Elapsed),
     /// No address is configured.

@@ -31,7 +31,6 @@ pub struct Setup<'a> {
     pub routing: &'a str,
     /// The keys of `health`; no check disturbs the story unless this says so.
     pub health: &'a str,
-    /// Further sections.
     pub sections: &'a str,
     /// Further keys of every backend.
     pub backend: &'a str,

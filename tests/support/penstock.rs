@@ -155,7 +155,6 @@ impl Penstock {
         std::fs::write(&self.config, whole(self.data, self.admin, yaml)).unwrap();
     }
 
-    /// Reloads the configuration.
     pub fn reload(&self) -> Response {
         client::request(self.admin, "POST", "/reload", &[], b"")
     }

@@ -14,7 +14,6 @@ use syn::{Attribute, Item, UseTree};
 pub struct Source {
     /// Its path below the repository's root.
     pub name: String,
-    /// Its text.
     pub text: String,
     /// Its module, as in `penstock_core::fleet::load`.
     pub module: String,

@@ -38,7 +38,6 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, number: u64) {
     }
 }
 
-/// Serves one request.
 async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
     let Some(first) = wire.peek().await else { return Ending::Drop };
     if !is_probe_line(&first) && shared.script.take_unread() {

@@ -64,7 +64,7 @@ impl RequestFeatures {
 pub struct PromptSize {
     /// The estimated tokens, by the density of the text.
     pub tokens: u32,
-    /// The full blocks.
+    /// The number of full blocks.
     pub blocks: u32,
     /// The tokens of a block, if each has four bytes.
     pub block_tokens: u32,

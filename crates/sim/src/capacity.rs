@@ -28,7 +28,6 @@ const MODEL_ERROR: f64 = 0.1;
 /// The largest error of a capacity that is of use.
 const MAX_ERROR: f64 = 0.25;
 
-/// A capacity.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Capacity {
     /// The capacity in requests per second.

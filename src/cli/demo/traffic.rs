@@ -29,7 +29,6 @@ const PAUSE_MS: std::ops::Range<u64> = 150..900;
 const READ_BEFORE_LEAVING: usize = 512;
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The load.
 #[derive(Debug)]
 pub(super) struct Traffic {
     folder: PathBuf,

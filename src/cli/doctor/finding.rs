@@ -7,7 +7,6 @@ penstock_api::named! {
     #[derive(Serialize)]
     #[serde(rename_all = "lowercase")]
     pub(super) enum Level {
-        /// Fine.
         Ok = "ok",
         /// It works now, but may fail.
         Warn = "warn",

@@ -21,7 +21,7 @@ impl Sample {
     }
 }
 
-/// A metrics page.
+/// The samples of a metrics page, by their names.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Page(BTreeMap<String, Vec<Sample>>);
 

@@ -45,7 +45,6 @@ impl Terminal {
         Ok(Self { before, keys })
     }
 
-    /// Shows a frame.
     pub(super) fn show(&self, lines: &[String]) -> io::Result<()> {
         let height = size().1;
         let mut text = HOME.to_owned();

@@ -50,7 +50,7 @@ pub struct ReportQuery {
     pub limit: Option<usize>,
 }
 
-/// A sum.
+/// The sums of the requests with the same dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReportRow {
     /// The values of the dimensions, in the order of [`ReportQuery::by`].

@@ -55,7 +55,6 @@ fn in_flight(row: &Serving) -> u32 {
     row.model_state.load.in_flight()
 }
 
-/// `/api/token_counts`
 pub(super) fn token_counts(totals: &Totals) -> Vec<u8> {
     let row = |(pair, tokens): (&crate::observe::ledger::Pair, &Tokens)| {
         json!({

@@ -16,7 +16,6 @@ const HEARTBEAT: Bytes = Bytes::from_static(b": heartbeat\n\n");
 /// The golden ratio: its multiples spread evenly between 0 and 1.
 const GOLDEN_RATIO: f64 = 0.618_033_988_749_895;
 
-/// An open stream.
 #[derive(Debug)]
 pub struct UsageStream {
     usage: Arc<LiveUsage>,

@@ -39,7 +39,6 @@ pub enum BadResponse {
     /// Interim responses without an end.
     #[error("The backend sent too many interim responses")]
     Interim,
-    /// Malformed chunks.
     #[error("The chunks of the backend's response are malformed")]
     Chunks,
     /// An encoded body that must be read.

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use crate::support::markdown::blocks;
 
-/// One page.
 pub(super) struct Page {
     /// Its path from the repository's root.
     pub(super) name: String,

@@ -35,7 +35,6 @@ pub(crate) trait Setting {
 
 /// A mapping with a fixed set of keys.
 pub(crate) trait Section: Default + 'static {
-    /// Its description.
     const ABOUT: &'static str;
     const REQUIRED: &'static [&'static str];
     /// The rows of each field: one for most fields, several for a field with several spellings, or

@@ -58,20 +58,19 @@ pub struct BackendLoad {
 pub struct ModelLoad {
     pub name: String,
     pub in_flight: u64,
-    /// The requests without a first token, the uncached tokens of their prompts, and the
-    /// microseconds that these take.
+    /// The number of requests without a first token.
     #[serde(skip_serializing_if = "is_zero")]
     pub waiting: u64,
-    /// See `waiting`.
+    /// The uncached tokens of their prompts.
     #[serde(skip_serializing_if = "is_zero")]
     pub prompt_tokens: u64,
-    /// See `waiting`.
+    /// The microseconds that these tokens take.
     #[serde(skip_serializing_if = "is_zero")]
     pub work: u64,
-    /// The streams, and the tokens of their contexts.
+    /// The number of streams.
     #[serde(skip_serializing_if = "is_zero")]
     pub streams: u64,
-    /// See `streams`.
+    /// The tokens of their contexts.
     #[serde(skip_serializing_if = "is_zero")]
     pub context: u64,
 }

@@ -12,7 +12,6 @@ pub(super) enum ScrapeError {
     /// No complete response in time.
     #[error("no response within {0:?}")]
     TimedOut(Duration),
-    /// The connection broke.
     #[error("the connection broke: {0}")]
     Broken(String),
     /// The response is larger than the limit.

@@ -24,13 +24,9 @@ penstock_api::named! {
     /// The limits of a client.
     #[repr(u8)]
     pub enum LimitKind {
-        /// `requests_per_minute`
         RequestsPerMinute = "requests_per_minute",
-        /// `tokens_per_minute`
         TokensPerMinute = "tokens_per_minute",
-        /// `tokens_per_day`
         TokensPerDay = "tokens_per_day",
-        /// `in_flight`
         InFlight = "in_flight",
     }
 }

@@ -221,7 +221,6 @@ fn next_probe_goes_to_the_first_to_leave_cooldown() {
     );
 }
 
-/// C24.
 #[test]
 fn next_probe_goes_to_a_backend_known_to_be_capable() {
     let yaml = format!(
