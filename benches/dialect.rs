@@ -1,10 +1,7 @@
 //! Conversion between dialects: one token event of a stream, and a request of 4 KiB. The bounds are
 //! 10 us for an event and 30 us for a request.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a bench that cannot go on should stop"
-)]
+#![allow(clippy::unwrap_used, reason = "a bench that cannot go on should stop")]
 
 use std::hint::black_box;
 use std::time::Duration;

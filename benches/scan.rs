@@ -1,10 +1,7 @@
 //! The request scanner beside two JSON readers that find the same facts, and beside `simdutf8`
 //! alone, which reads the same bytes once and finds nothing: the floor.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a bench that cannot go on should stop"
-)]
+#![allow(clippy::unwrap_used, reason = "a bench that cannot go on should stop")]
 
 use std::borrow::Cow;
 use std::hint::black_box;

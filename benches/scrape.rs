@@ -1,11 +1,7 @@
 //! The cost of reading an engine's metrics: a page of 100 KiB as vLLM writes it, from the bytes to
 //! what decisions read.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    reason = "a bench's own data"
-)]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench's own data")]
 
 use std::fmt::Write as _;
 use std::hint::black_box;

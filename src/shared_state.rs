@@ -34,9 +34,9 @@ use permit::Settlement;
 
 /// The most ends of requests that wait for the server; further ones are dropped, and their leases
 /// expire.
-const QUEUE: usize = 8192;
+const MAX_QUEUE: usize = 8192;
 /// The most ends of requests that are sent together.
-const BATCH: usize = 64;
+const MAX_BATCH: usize = 64;
 /// The number of timeouts in a row after which the server counts as gone.
 const MAX_TIMEOUTS: u32 = 3;
 /// The first and the longest wait between two attempts to reach the server.
@@ -44,7 +44,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(250);
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// The least time between two log lines with the same state of the server. A server that accepts
 /// connections but refuses writes would otherwise change its state several times per second.
-const LOG_INTERVAL: Duration = Duration::from_secs(10);
+const MIN_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// One client with shared limits.
 #[derive(Debug, Clone)]
@@ -86,7 +86,7 @@ impl Logged {
     fn is_due(&mut self, is_up: bool, now: Instant) -> bool {
         let [down_at, up_at] = &mut self.said_at;
         let said_at = if is_up { up_at } else { down_at };
-        let is_recent = said_at.is_some_and(|at| now - at < LOG_INTERVAL);
+        let is_recent = said_at.is_some_and(|at| now - at < MIN_LOG_INTERVAL);
         if self.is_up == Some(is_up) || is_recent {
             return false;
         }
@@ -120,7 +120,7 @@ impl SharedState {
     /// processes.
     pub fn new(config: &SharedStateConfig, seed: u64) -> Option<Arc<Self>> {
         config.redis.as_ref()?;
-        let (settlements, receiver) = channel(QUEUE);
+        let (settlements, receiver) = channel(MAX_QUEUE);
         Some(Arc::new(Self {
             config: config.clone(),
             instance: format!("{seed:016x}{:08x}", std::process::id()),
@@ -298,7 +298,7 @@ impl SharedState {
                 first = receiver.recv() => {
                     let Some(first) = first else { return };
                     let mut batch = vec![first];
-                    while batch.len() < BATCH && let Ok(next) = receiver.try_recv() {
+                    while batch.len() < MAX_BATCH && let Ok(next) = receiver.try_recv() {
                         batch.push(next);
                     }
                     let named = batch.iter().map(|one| (one, self.member(one.lease)));
@@ -364,11 +364,11 @@ mod tests {
         let start = Instant::now();
         let mut lines = 0;
         for step in 0..40 {
-            let now = start + LOG_INTERVAL / 20 * step;
+            let now = start + MIN_LOG_INTERVAL / 20 * step;
             lines += usize::from(logged.is_due(false, now)) + usize::from(logged.is_due(true, now));
         }
         assert_eq!(lines, 4, "two lines in each of two intervals");
-        let later = start + LOG_INTERVAL * 4;
+        let later = start + MIN_LOG_INTERVAL * 4;
         assert!(logged.is_due(false, later), "an outage is logged at once");
         assert!(!logged.is_due(false, later), "and once");
     }

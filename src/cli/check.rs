@@ -28,7 +28,7 @@ Exit codes: 0 valid (with or without warnings), 2 invalid.";
 /// The longest line of the summary, in bytes.
 const MAX_LINE: usize = 8192;
 /// The maximum number of models in a line.
-const SHOWN_MODELS: usize = 20;
+const MAX_SHOWN_MODELS: usize = 20;
 
 #[derive(Debug, Args)]
 #[command(after_help = AFTER_HELP)]
@@ -155,7 +155,7 @@ fn clients(keys: &[ModelGlob], teams: &[ModelGlob]) -> String {
 }
 
 fn globs(globs: &[ModelGlob]) -> Option<String> {
-    (!globs.is_empty()).then(|| show_names(globs.iter().map(ModelGlob::as_str), SHOWN_MODELS))
+    (!globs.is_empty()).then(|| show_names(globs.iter().map(ModelGlob::as_str), MAX_SHOWN_MODELS))
 }
 
 fn listeners(config: &Config) -> String {
@@ -198,9 +198,9 @@ fn chosen_strategies(generation: &Generation) -> Vec<String> {
         Some(format!("  {}: {}, because {}", model.name, strategy(&routing), chosen.reason))
     };
     let all = topology.models();
-    let mut lines: Vec<String> = all.iter().take(SHOWN_MODELS).filter_map(of).collect();
-    if !lines.is_empty() && all.len() > SHOWN_MODELS {
-        lines.push(format!("  and {} more", all.len() - SHOWN_MODELS));
+    let mut lines: Vec<String> = all.iter().take(MAX_SHOWN_MODELS).filter_map(of).collect();
+    if !lines.is_empty() && all.len() > MAX_SHOWN_MODELS {
+        lines.push(format!("  and {} more", all.len() - MAX_SHOWN_MODELS));
     }
     let config = &generation.config;
     let is_discovered =
@@ -214,7 +214,7 @@ fn chosen_strategies(generation: &Generation) -> Vec<String> {
 fn models(config: &Config, backend: &BackendConfig) -> String {
     match &backend.models {
         Some(models) if models.is_empty() => "no models".to_owned(),
-        Some(models) => show_names(models.iter().map(|model| model.id.as_str()), SHOWN_MODELS),
+        Some(models) => show_names(models.iter().map(|model| model.id.as_str()), MAX_SHOWN_MODELS),
         None if config.discovery.enabled => "models by discovery".to_owned(),
         None => "no models: none are listed and discovery is off".to_owned(),
     }

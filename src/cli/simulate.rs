@@ -32,7 +32,7 @@ use penstock_sim::summary::Summary;
 use setup::SimulationPlan;
 
 /// The maximum width of a column's name.
-const WIDEST: usize = 22;
+const MAX_WIDTH: usize = 22;
 
 /// The results of one configuration.
 struct Arm<'a> {
@@ -142,10 +142,10 @@ fn to_json(plan: &SimulationPlan, arms: &[Arm<'_>]) -> Value {
 /// Shortens a name to its end, the most distinctive part.
 fn short(name: &str) -> String {
     let count = name.chars().count();
-    if count <= WIDEST {
+    if count <= MAX_WIDTH {
         return name.to_owned();
     }
-    let end: String = name.chars().skip(count - WIDEST + 1).collect();
+    let end: String = name.chars().skip(count - MAX_WIDTH + 1).collect();
     format!("…{end}")
 }
 

@@ -27,7 +27,7 @@ use crate::proxy::response::relay;
 use crate::upstream::failure::Failure;
 
 /// The longest single read.
-const READ: usize = 16 * 1024;
+const MAX_READ: usize = 16 * 1024;
 /// The interval at which the timeouts are checked.
 const TICK: Duration = Duration::from_millis(250);
 /// The time that both sides have to close after a tunnel was ended.
@@ -154,7 +154,7 @@ impl Tunnel<'_> {
         from: &mut (impl AsyncRead + Unpin),
         to: &mut (impl AsyncWrite + Unpin),
     ) -> io::Result<()> {
-        let mut buffer = vec![0; READ];
+        let mut buffer = vec![0; MAX_READ];
         loop {
             let count = from.read(&mut buffer).await?;
             self.last_byte.store(to_micros(now().since(self.started)), Ordering::Relaxed);

@@ -27,7 +27,7 @@ use super::ollama_models::{self, ShownModels};
 use super::queries::Queries;
 
 /// The largest number of models in one log line.
-const SHOWN_MODELS: usize = 20;
+const MAX_SHOWN_MODELS: usize = 20;
 /// The least time between two reads of a list, however often it is found outdated: clients cause
 /// that, too.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
@@ -214,7 +214,7 @@ impl CatalogueWatch {
                 if self.fleet.learn_models(state.id, &models) {
                     let count = models.len();
                     let names = models.iter().map(|model| model.id.as_str());
-                    let models = show_names(names, SHOWN_MODELS);
+                    let models = show_names(names, MAX_SHOWN_MODELS);
                     tracing::info!(backend = %state.name, count, models, "models discovered");
                     // The residency of the new models is not known yet.
                     self.loaded.due = now();

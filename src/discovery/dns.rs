@@ -15,7 +15,7 @@ use penstock_core::fleet::{Backend, Health};
 
 /// The longest pause while the name does not resolve or the backend is not healthy: its addresses
 /// may have changed.
-const RETRY: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Resolves a backend's name; returns whether any address was found. A name that stops resolving
 /// keeps its last addresses.
@@ -56,7 +56,7 @@ pub(super) async fn follow(
         return std::future::pending().await;
     }
     // In equal steps: a backend that fails during a long pause is resolved soon.
-    let steps = interval.as_millis().div_ceil(RETRY.as_millis()).max(1);
+    let steps = interval.as_millis().div_ceil(MAX_PAUSE.as_millis()).max(1);
     let step = interval / u32::try_from(steps).unwrap_or(u32::MAX);
     let mut waited = Duration::ZERO;
     loop {
@@ -71,7 +71,7 @@ pub(super) async fn follow(
 }
 
 fn pause(interval: Duration, is_resolved: bool, health: Health) -> Duration {
-    if is_resolved && health == Health::Healthy { interval } else { interval.min(RETRY) }
+    if is_resolved && health == Health::Healthy { interval } else { interval.min(MAX_PAUSE) }
 }
 
 /// Returns the address of a backend that has no name, or is one of the addresses of a name.
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn names_of_unhealthy_backends_are_resolved_sooner() {
         assert_eq!(pause(SECOND * 10, true, Health::Healthy), SECOND * 10);
-        assert_eq!(pause(SECOND * 10, true, Health::Unhealthy), RETRY);
-        assert_eq!(pause(SECOND * 10, false, Health::Healthy), RETRY);
+        assert_eq!(pause(SECOND * 10, true, Health::Unhealthy), MAX_PAUSE);
+        assert_eq!(pause(SECOND * 10, false, Health::Healthy), MAX_PAUSE);
         assert_eq!(pause(SECOND / 2, false, Health::Unhealthy), SECOND / 2);
     }
 

@@ -26,7 +26,7 @@ pub(super) const RATE_CHECK: Duration = Duration::from_secs(5);
 /// which saves a system call later on.
 const SLACK: usize = 64;
 /// The longest single read of a chunked body.
-const CHUNK_READ: usize = 64 * 1024;
+const MAX_CHUNK_READ: usize = 64 * 1024;
 
 /// Takes the body away from Pingora: the session believes that there is none, and the body is read
 /// from the [`Client`]. Must come before anything uses the session's body; otherwise Pingora reads
@@ -94,11 +94,11 @@ impl<'a> BodyReader<'a> {
         let mut claim = self.claim(0)?;
         let mut decoder = ChunkDecoder::default();
         let mut body = BytesMut::new();
-        let mut raw = BytesMut::with_capacity(CHUNK_READ);
+        let mut raw = BytesMut::with_capacity(MAX_CHUNK_READ);
         loop {
             raw.clear();
-            raw.reserve(CHUNK_READ);
-            if self.read_some(&mut raw, CHUNK_READ).await? == 0 {
+            raw.reserve(MAX_CHUNK_READ);
+            if self.read_some(&mut raw, MAX_CHUNK_READ).await? == 0 {
                 return Err(BodyError::ClientGone);
             }
             let decoded = decoder.decode(&mut raw)?;
@@ -123,7 +123,7 @@ impl<'a> BodyReader<'a> {
         let known = length.map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let mut claim = self.claim(known)?;
         let mut body = BytesMut::with_capacity(known);
-        while self.read_some(&mut body, CHUNK_READ).await? > 0 {
+        while self.read_some(&mut body, MAX_CHUNK_READ).await? > 0 {
             self.grow(&mut claim, body.len())?;
         }
         Ok(HeldBody::new(body, claim))

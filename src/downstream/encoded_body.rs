@@ -17,7 +17,7 @@ use super::body::{BodyBudget, BodyClaim, BodyError, HeldBody};
 use crate::wire::content_decoder::ContentDecoder;
 
 /// The most bytes that one step reads, and the most that it writes: well below a millisecond.
-const STEP: usize = 64 * 1024;
+const MAX_STEP: usize = 64 * 1024;
 /// The minimum output buffer of a step.
 const MIN_ROOM: usize = 1024;
 /// Bodies up to this size may expand by any ratio: they cost little, and a text made for a test may
@@ -118,7 +118,7 @@ async fn decode_steps(
     let mut pieces = Pieces::for_body_of(encoded.len());
     let mut rest = &encoded[..];
     loop {
-        let step = decoder.step(rest, STEP, pieces.room());
+        let step = decoder.step(rest, MAX_STEP, pieces.room());
         let step = step.map_err(|reason| BodyError::NotDecoded { coding, reason })?;
         let decoded = pieces.add(step.written);
         rest = after(rest, step.read);
@@ -151,14 +151,14 @@ struct Pieces {
 impl Pieces {
     fn for_body_of(encoded: usize) -> Self {
         // Most bodies expand to a few times their encoded size.
-        let first = encoded.saturating_mul(4).clamp(MIN_ROOM, STEP);
+        let first = encoded.saturating_mul(4).clamp(MIN_ROOM, MAX_STEP);
         Self { full: Vec::new(), last: vec![0; first], written: 0, total: 0 }
     }
 
     /// Returns the buffer for the next step; never empty.
     fn room(&mut self) -> &mut [u8] {
         if self.written == self.last.len() {
-            self.full.push(std::mem::replace(&mut self.last, vec![0; STEP]));
+            self.full.push(std::mem::replace(&mut self.last, vec![0; MAX_STEP]));
             self.written = 0;
         }
         self.last.get_mut(self.written..).unwrap_or(&mut [])
@@ -225,7 +225,7 @@ mod tests {
 
     #[tokio::test]
     async fn other_tasks_have_a_turn_after_each_step() {
-        let text: Vec<u8> = (0..20 * STEP).map(|at| (at * at / 7).to_le_bytes()[0]).collect();
+        let text: Vec<u8> = (0..20 * MAX_STEP).map(|at| (at * at / 7).to_le_bytes()[0]).collect();
         let turns = Cell::new(0);
         let (limits, budget) = (LimitsConfig::default(), Arc::default());
         let decoded = tokio::select! {

@@ -33,7 +33,7 @@ use penstock_api::slices::split_at;
 /// The longest request target.
 pub const MAX_TARGET: usize = 16 * 1024;
 /// The most bytes of a request line besides its target: method, blanks and version.
-const LINE_SLACK: usize = 256;
+const MAX_LINE_SLACK: usize = 256;
 
 /// The reason why a head is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -169,7 +169,7 @@ pub fn check_partial(part: &[u8], searched: usize) -> Result<(), HeadError> {
     }
     match first {
         Some(end) => RequestLine::read(split_at(part, end - 1).0).map(|_line| ()),
-        None if part.len() > MAX_TARGET + LINE_SLACK => Err(HeadError::TargetTooLong),
+        None if part.len() > MAX_TARGET + MAX_LINE_SLACK => Err(HeadError::TargetTooLong),
         None => Ok(()),
     }
 }

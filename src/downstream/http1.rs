@@ -53,10 +53,10 @@ use crate::wire::poll_read_into;
 use head_reader::{HEAD_READ, HeadReader};
 
 /// The most bytes of a head and a body that are read together, if the last ones were as long.
-const WHOLE_LIMIT: usize = 64 * 1024;
+const MAX_WHOLE: usize = 64 * 1024;
 /// The most pipelined bytes that are kept while a request is in flight; beyond it the client is no
 /// longer watched.
-const PIPELINE_LIMIT: usize = 64 * 1024;
+const MAX_PIPELINED: usize = 64 * 1024;
 /// The head that Pingora gets in place of a refused one.
 const PLACEHOLDER_HEAD: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\n\r\n";
 
@@ -191,7 +191,7 @@ impl Http1Connection {
         let mut inner = self.inner.lock();
         // A client that sends one body of this size sends more: use one read for the whole request.
         let whole = total + HEAD_READ;
-        inner.heads.next_read = if whole <= WHOLE_LIMIT { whole } else { HEAD_READ };
+        inner.heads.next_read = if whole <= MAX_WHOLE { whole } else { HEAD_READ };
         if total < HEAD_READ || inner.ahead.len() < total {
             return None;
         }
@@ -254,7 +254,7 @@ impl Http1Connection {
     pub(crate) fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut inner = self.inner.lock();
         let Inner { stream, ahead, .. } = &mut *inner;
-        while ahead.len() < PIPELINE_LIMIT {
+        while ahead.len() < MAX_PIPELINED {
             match ready!(poll_read_into(Pin::new(&mut *stream), cx, ahead, HEAD_READ)) {
                 Ok(1..) => {}
                 Ok(0) | Err(_) => return Poll::Ready(()),

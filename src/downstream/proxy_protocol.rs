@@ -7,7 +7,7 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The longest line of version 1, including its CR LF.
 const MAX_LINE_BYTES: usize = 107;
 /// The longest addresses and extensions of version 2; extensions are skipped.
-const EXTENSIONS_LIMIT: usize = 4096;
+const MAX_EXTENSIONS: usize = 4096;
 
 /// The content of the first bytes of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +86,7 @@ fn parse_binary(bytes: &[u8]) -> Result<Header, InvalidHeader> {
     };
     let &[command, family, high, low] = fixed else { return Err(InvalidHeader) };
     let rest = usize::from(u16::from_be_bytes([high, low]));
-    if rest > EXTENSIONS_LIMIT {
+    if rest > MAX_EXTENSIONS {
         return Err(InvalidHeader);
     }
     let length = SIGNATURE.len() + 4 + rest;

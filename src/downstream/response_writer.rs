@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::client::Client;
 use super::counted::Counted;
 
-/// The longest time that a connection being refused may last.
+/// The timeout of a connection that is being refused.
 pub(crate) const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REFUSAL_READS: usize = 64;
 
@@ -31,7 +31,7 @@ const REFUSED_DRAIN_PAUSE: Duration = Duration::from_millis(10);
 /// The most such clients that are drained at one time. The kernel drops the bytes of the others,
 /// and one that still sends may miss its response: a flood of large heads costs no more than
 /// reading them.
-const REFUSED_DRAINS: usize = 32;
+const MAX_REFUSED_DRAINS: usize = 32;
 const DRAIN_READ: usize = 64 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -115,7 +115,7 @@ pub(crate) async fn drain(client: &Client, refused_drains: &Arc<AtomicUsize>) {
     let Client::Http1(client) = client else { return };
     let is_refused = client.is_refused();
     let counted = is_refused.then(|| Counted::new(refused_drains));
-    if counted.as_ref().is_some_and(|counted| counted.count() > REFUSED_DRAINS) {
+    if counted.as_ref().is_some_and(|counted| counted.count() > MAX_REFUSED_DRAINS) {
         return;
     }
     let limit = if is_refused { REFUSED_DRAIN_BYTES } else { DRAIN_BYTES };

@@ -21,7 +21,7 @@ use crate::lifecycle::systemd::{Notifier, State};
 use crate::proxy::{LaterIds, Proxy};
 
 /// The largest number of waiting commands; more are refused.
-const QUEUE: usize = 16;
+const MAX_WAITING: usize = 16;
 
 enum Command {
     Reload(Option<Duration>, oneshot::Sender<Result<ReloadReport, ReloadError>>),
@@ -37,7 +37,7 @@ pub struct CommandReceiver(mpsc::Receiver<Command>);
 impl CommandSender {
     /// Creates a sender and its receiver.
     pub fn channel() -> (Self, CommandReceiver) {
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(MAX_WAITING);
         (Self(sender), CommandReceiver(receiver))
     }
 

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use crate::discovery::look_up_groups;
 
 /// The longest pause while a name is not found.
-const RETRY: Duration = Duration::from_secs(2);
+const MAX_PAUSE: Duration = Duration::from_secs(2);
 
 /// Looks up the groups of a configuration before anything else runs, so that the first backends
 /// exist when the process becomes ready. Takes at most `discovery.timeout` per name.
@@ -72,7 +72,7 @@ async fn look_up_again(generation: Arc<Generation>, changes: mpsc::Sender<Groups
     let interval = config.discovery.dns_interval;
     loop {
         let is_failing = groups.iter().any(|group| group.lookups.is_failing());
-        tokio::time::sleep(if is_failing { interval.min(RETRY) } else { interval }).await;
+        tokio::time::sleep(if is_failing { interval.min(MAX_PAUSE) } else { interval }).await;
         let found = look_up_groups(config, &groups).await;
         if !found.has_same_members(&groups) {
             if changes.send(found).await.is_err() {

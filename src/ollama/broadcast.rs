@@ -41,7 +41,7 @@ use crate::upstream::relay::ResponseSink;
 
 /// The longest wait of a command until discovery sees the models it changed, so that the client's
 /// next request finds them.
-const SEEN_WITHIN: Duration = Duration::from_secs(3);
+const MAX_SEEN_WAIT: Duration = Duration::from_secs(3);
 const SEEN_CHECK: Duration = Duration::from_millis(20);
 
 /// Counts a command or an upload while it is in flight: each reaches every Ollama backend.
@@ -146,7 +146,7 @@ async fn await_discovery(
     // Declared models are no news to the fleet.
     let discovered = changed.iter().filter(|backend| backend.config.models.is_none());
     let discovered: Vec<_> = discovered.map(|backend| backend.state.id).collect();
-    let until = now().after(SEEN_WITHIN);
+    let until = now().after(MAX_SEEN_WAIT);
     while now() < until && ctx.generation.config.discovery.enabled {
         let fleet = ctx.generation.fleet.topology();
         let model = fleet.model_id(name).and_then(|id| fleet.model(id));

@@ -20,7 +20,7 @@ use crate::upstream::response_head::BadResponse;
 use crate::wire::body_budget::BodyClaim;
 
 /// The maximum number of bytes of an engine's error that a client is shown.
-const SHOWN_ERROR: usize = 1024;
+const MAX_SHOWN_ERROR: usize = 1024;
 
 /// The reason why a backend did not carry out a request.
 #[derive(Debug)]
@@ -191,7 +191,7 @@ pub(crate) fn error_of(line: &Value) -> Option<String> {
     let error = line.get("error")?;
     let text = error.as_str().or_else(|| error.get("message")?.as_str());
     let text = text.map_or_else(|| error.to_string(), str::to_owned);
-    Some(penstock_api::escape(&text, SHOWN_ERROR).into_owned())
+    Some(penstock_api::escape(&text, MAX_SHOWN_ERROR).into_owned())
 }
 
 /// The end of an attempt that penstock responds to itself, with JSON.

@@ -170,7 +170,7 @@ pub(crate) struct Converter {
 }
 
 /// The least growth of a stream's claim: not every event touches the budget.
-const CLAIM_STEP: usize = 16 * 1024;
+const MIN_CLAIM_STEP: usize = 16 * 1024;
 
 impl Converter {
     /// Claims memory from `claim` for what a stream keeps.
@@ -183,7 +183,7 @@ impl Converter {
         let held = self.inner.held();
         let Some(claim) = self.claim.as_mut().filter(|_| held > 0) else { return true };
         // Close to the limit the exact size may still fit.
-        claim.grow_to(held.next_multiple_of(CLAIM_STEP)) || claim.grow_to(held)
+        claim.grow_to(held.next_multiple_of(MIN_CLAIM_STEP)) || claim.grow_to(held)
     }
 
     /// The `content-type` that the client gets.

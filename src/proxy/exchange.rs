@@ -32,7 +32,7 @@ use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole,
 
 /// The minimum idle time of a connection before it is reused, if the engine may close it silently
 /// after a response.
-const SETTLE: Duration = Duration::from_millis(10);
+const MIN_IDLE: Duration = Duration::from_millis(10);
 
 impl ClientWatch for Client {
     fn poll_gone(&self, cx: &mut Context<'_>) -> Poll<()> {
@@ -80,11 +80,11 @@ pub(super) async fn exchange<'a>(
     let mut interrupts =
         Interrupts::new(attempt.client, attempt_deadline(request.view(flow.ctx), attempt));
     // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
-    // connection: 1 % of back-to-back streams failed. Only connections idle for `SETTLE` are
+    // connection: 1 % of back-to-back streams failed. Only connections idle for `MIN_IDLE` are
     // reused.
     let settles =
         flow.ctx.record.queue.wait.is_some() || attempt.engine().row().closes_after_stream;
-    let mut reuse_after = Some(if settles { SETTLE } else { Duration::ZERO });
+    let mut reuse_after = Some(if settles { MIN_IDLE } else { Duration::ZERO });
     loop {
         let connection = connect(&flow.proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);

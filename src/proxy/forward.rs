@@ -30,11 +30,11 @@ use crate::upstream::response_head::ResponseHead;
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
 /// no work fails at once. A working engine may take any time, and the head shows the client that it
 /// works.
-const FIRST_EVENT: Duration = Duration::from_millis(250);
+const MAX_EVENT_WAIT: Duration = Duration::from_millis(250);
 
 /// The longest wait of a converted stream's head for its first output: its client gets nothing of
 /// what comes before, and proxies in front of it close connections that are silent for a minute.
-const FIRST_OUTPUT: Duration = Duration::from_secs(30);
+const MAX_OUTPUT_WAIT: Duration = Duration::from_secs(30);
 
 /// The longest wait of an error for its body: a backend that hangs after the head has said enough
 /// by its status.
@@ -223,8 +223,8 @@ pub(crate) async fn judge(
 /// Returns the longest wait of a head for what decides about its response.
 fn longest_wait(head: &ResponseHead, is_converted: bool) -> Duration {
     match head.status {
-        200..=299 if is_converted && head.stream.is_some() => FIRST_OUTPUT,
-        200..=299 => FIRST_EVENT,
+        200..=299 if is_converted && head.stream.is_some() => MAX_OUTPUT_WAIT,
+        200..=299 => MAX_EVENT_WAIT,
         _ => MAX_ERROR_WAIT,
     }
 }

@@ -48,7 +48,7 @@ const EXPOSED: HeaderValue = HeaderValue::from_static(
      anthropic-ratelimit-output-tokens-reset",
 );
 /// The longest wait after which a client should try again, although every backend has been tried.
-const SHORT_WAIT: Duration = Duration::from_secs(10);
+const MAX_SHORT_WAIT: Duration = Duration::from_secs(10);
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 pub(crate) struct OwnResponse {
@@ -131,7 +131,7 @@ pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: 
     flow.ctx.record.response.status = held.status;
     let mut head = *held.header;
     keep_upstream_id(&mut head, flow.ctx)?;
-    let waits_shortly = held.retry_after.is_some_and(|wait| wait <= SHORT_WAIT);
+    let waits_shortly = held.retry_after.is_some_and(|wait| wait <= MAX_SHORT_WAIT);
     if is_last && !waits_shortly && !head.headers.contains_key(SHOULD_RETRY) {
         head.insert_header(SHOULD_RETRY, HeaderValue::from_static("false"))?;
     }

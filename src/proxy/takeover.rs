@@ -16,7 +16,7 @@ use crate::proxy::response_ids::Learned;
 /// The maximum number of ids that are passed on at once, the newest ones.
 const MAX_PASSED: usize = 131_072;
 /// The maximum number of ids that wait to be passed on.
-const WAITING: usize = 4096;
+const MAX_WAITING: usize = 4096;
 
 /// Ids of responses and conversations, with the backends that hold these.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -69,7 +69,7 @@ impl Proxy {
     /// The ids of stored responses and conversations known now, and those learned from now on.
     pub fn pass_ids_on(&self) -> (RememberedIds, LaterIds) {
         // Followed first: no id may be learned between the two.
-        let later = self.response_ids.follow(WAITING);
+        let later = self.response_ids.follow(MAX_WAITING);
         (self.describe_ids(&self.response_ids.newest(MAX_PASSED)), LaterIds(later))
     }
 

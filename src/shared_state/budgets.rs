@@ -29,9 +29,9 @@ use super::link::{Link, LinkError, Script};
 use exchange::{AccountCall, Calls, Response, argument_list, names_of};
 
 /// The most changes that wait for the server; further ones are dropped, and their leases expire.
-const QUEUE: usize = 8192;
+const MAX_QUEUE: usize = 8192;
 /// The most changes that are sent together.
-const BATCH: usize = 256;
+const MAX_BATCH: usize = 256;
 /// The interval at which a new connection is noticed.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The interval at which accounts learn what others spend that no request here asks for.
@@ -39,7 +39,7 @@ const LEARN_INTERVAL: Duration = Duration::from_secs(1);
 /// The most accounts that learn at one time.
 const MAX_LEARNING: usize = 256;
 /// The most accounts of one pipeline.
-const PIPELINE: usize = 64;
+const MAX_PIPELINE: usize = 64;
 /// The number of penstocks that share until the server has counted them.
 const UNKNOWN_PENSTOCKS: usize = 2;
 
@@ -96,7 +96,7 @@ impl SharedBudgets {
     /// Returns budgets that are shared through a server. `ledger`: the identity of the ledger;
     /// without one what was spent is remembered for as long as the process runs.
     pub fn new(shared: Arc<SharedState>, budgets: Arc<Budgets>, ledger: Option<&str>) -> Arc<Self> {
-        let (changes, receiver) = channel(QUEUE);
+        let (changes, receiver) = channel(MAX_QUEUE);
         let ledger = ledger.unwrap_or(&shared.instance).to_owned();
         Arc::new(Self {
             shared,
@@ -248,7 +248,7 @@ impl SharedBudgets {
             let mut batch = Vec::new();
             tokio::select! {
                 _instant = ticks.tick() => {}
-                count = receiver.recv_many(&mut batch, BATCH) => if count == 0 { return },
+                count = receiver.recv_many(&mut batch, MAX_BATCH) => if count == 0 { return },
             }
             if batch.is_empty() && self.budgets.is_empty() {
                 continue;
@@ -352,7 +352,7 @@ impl SharedBudgets {
 
     async fn send(&self, link: &Link, calls: Calls) -> Result<(), LinkError> {
         let calls: Vec<AccountCall> = calls.into_values().collect();
-        for calls in calls.chunks(PIPELINE) {
+        for calls in calls.chunks(MAX_PIPELINE) {
             let (mut of, mut all) = (Vec::new(), Vec::new());
             for call in calls {
                 for arguments in call.arguments(self.shared.config.lease) {

@@ -13,7 +13,7 @@ use super::SharedState;
 use super::link::{Link, Script};
 
 /// The most records that are sent or returned at one time.
-const PAGE: usize = 128;
+const MAX_PAGE: usize = 128;
 /// The longest text of a record, in bytes.
 const MAX_TEXT: usize = 64 << 10;
 
@@ -109,7 +109,7 @@ impl RecordExchange {
         }
         let mut lacking: Vec<&SharedRecord> = own.iter().filter(|one| !self.has(one)).collect();
         lacking.retain(|record| record.text.len() <= MAX_TEXT);
-        for page in lacking.chunks(PAGE) {
+        for page in lacking.chunks(MAX_PAGE) {
             self.call(&link, page, &mut changed).await?;
         }
         Some(changed)
@@ -135,7 +135,7 @@ impl RecordExchange {
         let now = penstock_clock::unix_time().as_nanos();
         let fresh = format!("{}-{now}", self.shared.instance);
         let mut arguments =
-            vec![fresh, self.identity.clone(), self.changes.clone(), PAGE.to_string()];
+            vec![fresh, self.identity.clone(), self.changes.clone(), MAX_PAGE.to_string()];
         for record in sent {
             let Age { is_final, version, tie } = record.age();
             let numbers = [u64::from(is_final), version, tie].map(|number| number.to_string());

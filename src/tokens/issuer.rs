@@ -20,7 +20,7 @@ use super::key_set::KeySet;
 /// The least time between two fetches from a provider.
 const MIN_INTERVAL: Duration = Duration::from_secs(10);
 /// The most time between two looks at a file.
-const FILE_INTERVAL: Duration = Duration::from_secs(5);
+const MAX_FILE_INTERVAL: Duration = Duration::from_secs(5);
 /// The least time between two looks at a file.
 const MIN_FILE_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -183,7 +183,7 @@ impl Issuer {
     /// Fetches the keys if it is time. Returns the time until it is.
     fn work(&self, now: Timestamp) -> Duration {
         let interval = match (&self.config.jwks, self.is_reached.load(Ordering::Relaxed)) {
-            (JwksSource::File(_), _) => self.config.refresh.min(FILE_INTERVAL),
+            (JwksSource::File(_), _) => self.config.refresh.min(MAX_FILE_INTERVAL),
             (JwksSource::Https(_), true) => self.config.refresh.max(MIN_INTERVAL),
             (JwksSource::Https(_), false) => MIN_INTERVAL,
         };

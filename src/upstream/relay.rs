@@ -156,7 +156,7 @@ const MAX_HELD: usize = 64 * 1024;
 
 /// The longest wait for the end of a body after the last event of its stream: the client has all of
 /// the response, and the backend should be free for the next request.
-const LAST_WAIT: Duration = Duration::from_secs(1);
+const MAX_LAST_WAIT: Duration = Duration::from_secs(1);
 
 /// A head that is held until the first token, so that it can state its time, and the payload before
 /// it.
@@ -302,7 +302,7 @@ impl Exchange<'_> {
             }
             if monitor.is_over() && !was_over {
                 let deadline = &mut self.interrupts.deadline;
-                deadline.set(now(), LAST_WAIT, ErrorCode::BetweenTokensTimeout);
+                deadline.set(now(), MAX_LAST_WAIT, ErrorCode::BetweenTokensTimeout);
             }
             match self.read_part(monitor, &mut terms.started).await {
                 Ok(is_sound) => is_terminated &= is_sound,

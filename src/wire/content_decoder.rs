@@ -12,7 +12,7 @@ use penstock_api::content_coding::ContentCoding;
 use zstd::stream::raw::{DParameter, InBuffer, Operation, OutBuffer};
 
 /// The largest window of a zstd frame, as an exponent of two (RFC 9659 §3).
-const ZSTD_WINDOW_LOG: u32 = 23;
+const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// The size of gzip's window, as an exponent of two.
 const GZIP_WINDOW_BITS: u8 = 15;
 /// The most members or frames of a body: each costs a decoder, even if it is empty.
@@ -132,7 +132,7 @@ fn start(coding: ContentCoding, rest: &[u8], frames: usize) -> Result<Frame, Dec
         }
         ContentCoding::Zstd => {
             let made = zstd::stream::raw::Decoder::new().and_then(|mut decoder| {
-                decoder.set_parameter(DParameter::WindowLogMax(ZSTD_WINDOW_LOG))?;
+                decoder.set_parameter(DParameter::WindowLogMax(MAX_ZSTD_WINDOW_LOG))?;
                 Ok(decoder)
             });
             Frame::Zstd(made.map_err(|_no_memory| DecodeError::NoMemory)?)

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 /// The largest UDP response; a longer one is truncated.
-const UDP_SIZE: usize = 512;
+const MAX_UDP_SIZE: usize = 512;
 
 /// An SRV record.
 #[derive(Debug, Clone)]
@@ -87,7 +87,7 @@ fn serve_udp(socket: &UdpSocket, shared: &Shared) {
     let mut packet = [0; 2048];
     while let Ok((length, from)) = socket.recv_from(&mut packet) {
         let mut response = shared.respond(&packet[..length]);
-        if response.len() > UDP_SIZE {
+        if response.len() > MAX_UDP_SIZE {
             // The question without records, marked as truncated.
             response.truncate(question_end(&packet));
             response[2] |= 0x02;

@@ -60,7 +60,7 @@ pub use operations::Operations;
 pub use overflow::ContextOverflow;
 pub use placement::{Tier, ZoneId, ZoneSet};
 pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
-pub use prompt::{Layout, PROMPT_FIELDS, PromptField, PromptPlace};
+pub use prompt::{Layout, MAX_PROMPT_FIELDS, PromptField, PromptPlace};
 pub use query::{percent_decode, query_value, query_without};
 pub use reasoning_field::ReasoningField;
 pub use stream::StreamFraming;

@@ -233,7 +233,7 @@ pub fn unstarted_error_event(operation: Operation, code: ErrorCode, message: &st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PROMPT_FIELDS;
+    use crate::MAX_PROMPT_FIELDS;
 
     #[test]
     fn table_has_a_row_per_operation_in_order() {
@@ -243,7 +243,7 @@ mod tests {
                 assert_eq!(Operation::from_path(path), Some(row.operation), "{path}");
                 assert_eq!(Dialect::of_path(path.as_bytes()), row.dialect, "{path}");
             }
-            assert!(row.prompt.len() <= PROMPT_FIELDS, "{}", row.name);
+            assert!(row.prompt.len() <= MAX_PROMPT_FIELDS, "{}", row.name);
         }
     }
 

@@ -43,7 +43,7 @@ pub struct PromptField {
 }
 
 /// The largest number of prompt fields of any operation.
-pub const PROMPT_FIELDS: usize = 4;
+pub const MAX_PROMPT_FIELDS: usize = 4;
 
 /// A member that is the prompt.
 pub(super) const fn main(name: &'static str, layout: Layout) -> PromptField {

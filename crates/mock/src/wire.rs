@@ -18,7 +18,7 @@ const MAX_BODY: ByteSize = ByteSize::mib(64);
 const MAX_CHUNK_LINE: usize = 64;
 
 /// The maximum read ahead during a response; further bytes stay in the kernel.
-const READ_AHEAD: usize = 64 << 10;
+const MAX_READ_AHEAD: usize = 64 << 10;
 
 /// The time for which a connection with an unread request is drained, so that its client can read
 /// the response before the reset.
@@ -210,7 +210,7 @@ async fn while_present<T>(
 ) -> Result<T, Gone> {
     let gone = async {
         // A client that sends on is there; beyond this its bytes wait in the socket, unread.
-        while buffer.len() < READ_AHEAD {
+        while buffer.len() < MAX_READ_AHEAD {
             match reading.read_buf(buffer).await {
                 Ok(0) | Err(_) => return,
                 Ok(_) => {}

@@ -8,7 +8,7 @@ use super::TokenEstimate;
 use super::weight::Weight;
 
 /// The maximum nesting depth, counting the body's object; equal to that of `serde_json`.
-pub(super) const DEPTH_LIMIT: u32 = 128;
+pub(super) const MAX_DEPTH: u32 = 128;
 
 /// The syntax expected at the cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum Syntax {
     #[error("a digit")]
     Digit,
     /// Nesting within the depth limit.
-    #[error("nesting of at most {DEPTH_LIMIT} levels")]
+    #[error("nesting of at most {MAX_DEPTH} levels")]
     Depth,
     /// The end of the body.
     #[error("the end of the body")]
@@ -242,7 +242,7 @@ impl<'a> Cursor<'a> {
     /// Consumes an opening bracket or brace.
     #[inline(always)]
     pub(super) fn open(&mut self) -> Parsed {
-        if self.depth == DEPTH_LIMIT {
+        if self.depth == MAX_DEPTH {
             return Err(Syntax::Depth);
         }
         self.depth += 1;

@@ -2,7 +2,7 @@
 //! reads the prompt. The last of repeated members counts, as it does for the backends.
 
 use penstock_api::units::{ByteSpan, TokenCount};
-use penstock_api::{Capabilities, Dialect, Operation, PROMPT_FIELDS, PromptField, PromptPlace};
+use penstock_api::{Capabilities, Dialect, MAX_PROMPT_FIELDS, Operation, PromptField, PromptPlace};
 
 use super::bytes::HIGH;
 use super::cursor::{Cursor, Members, Parsed, Syntax};
@@ -61,7 +61,7 @@ struct Facts {
     text_format: bool,
     limits: Limits,
     definitions: Definitions,
-    prompts: [Prompt; PROMPT_FIELDS],
+    prompts: [Prompt; MAX_PROMPT_FIELDS],
     messages_are_wrong: bool,
     ollama: OllamaFacts,
     truncation: Truncation,

@@ -12,11 +12,11 @@ use penstock_api::{Operation, Work};
 use super::prompt::Prompt;
 
 /// The most tokens that a model's template may add for each message, and once for the whole.
-const PER_MESSAGE: u64 = 64;
+const MAX_PER_MESSAGE: u64 = 64;
 /// The most tokens of the system prompt that a template has for conversations without one.
-const FOR_TEMPLATE: u64 = 512;
+const MAX_FOR_TEMPLATE: u64 = 512;
 /// The most tokens that a template may add if tools are offered.
-const FOR_TOOLS: u64 = 512;
+const MAX_FOR_TOOLS: u64 = 512;
 
 /// The end of the name of a tool that a gateway may run itself.
 static SEARCH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("_search"));
@@ -48,9 +48,9 @@ impl PromptLimit {
         let searches = || SEARCH.find(facts.tools).is_some();
         let refers_outside = facts.refers || facts.prompt.refers || searches();
         let is_generation = facts.operation.row().work == Work::Generation;
-        let default_system = if is_generation { FOR_TEMPLATE } else { 0 };
-        let template = (facts.prompt.messages + 1) * PER_MESSAGE + default_system;
-        let tools = if facts.tools.is_empty() { 0 } else { FOR_TOOLS };
+        let default_system = if is_generation { MAX_FOR_TEMPLATE } else { 0 };
+        let template = (facts.prompt.messages + 1) * MAX_PER_MESSAGE + default_system;
+        let tools = if facts.tools.is_empty() { 0 } else { MAX_FOR_TOOLS };
         let copies = match facts.operation {
             // The query is put before each of the documents.
             // Each document has at least one string, so half of the quotes bound their number.

@@ -14,7 +14,7 @@ const ASSUMED_CONTEXT: u32 = 131_072;
 /// unknown.
 const HIDDEN: u32 = 32_768;
 /// The most tokens of the system prompt and the template that a model brings along.
-const OWN_PROMPT: u32 = 4096;
+const MAX_OWN_PROMPT: u32 = 4096;
 
 /// The bounds of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -49,7 +49,7 @@ impl UsageBounds {
     #[must_use]
     pub fn with_own_prompt(mut self) -> Self {
         let TokenCount(tokens) = self.prompt.tokens;
-        self.prompt.tokens = TokenCount(tokens.saturating_add(OWN_PROMPT));
+        self.prompt.tokens = TokenCount(tokens.saturating_add(MAX_OWN_PROMPT));
         self
     }
 
@@ -196,7 +196,7 @@ mod tests {
         let bounds = UsageBounds::of(&request, None);
         let absurd = Usage { prompt_tokens: Some(MAX), ..Usage::default() };
         let prompt = |bounds: UsageBounds| bounds.apply(absurd, whole).prompt_tokens.unwrap();
-        assert_eq!(prompt(bounds.with_own_prompt()), prompt(bounds) + OWN_PROMPT);
+        assert_eq!(prompt(bounds.with_own_prompt()), prompt(bounds) + MAX_OWN_PROMPT);
     }
 
     proptest! {

@@ -36,7 +36,7 @@ const MISS_TPOT: f64 = 6.0;
 /// simulation: without it backends that are late get the load of those that are not yet, and 5
 /// points fewer chats are in time where a full fleet could just serve all; with 0.15, up to 10
 /// points fewer requests on unequal engines that are full.
-const LATE: f64 = 0.05;
+const MIN_LATE_COST: f64 = 0.05;
 /// If every backend has at least this chance of missing the time per token, misses count for
 /// nothing: avoiding them would only move them to other requests.
 const LOST: f64 = 0.5;
@@ -118,7 +118,7 @@ impl RequestCosts {
         let added = one.added + one.work / one.output.max(1.0);
         let later = chance(others_limit, one.tpot + added, one.tpot_p90 + added);
         let growth = later - chance(others_limit, one.tpot, one.tpot_p90);
-        let missed = own_chance(one, objectives) + requests * growth.max(LATE * later);
+        let missed = own_chance(one, objectives) + requests * growth.max(MIN_LATE_COST * later);
         let each = if limit.is_finite() { limit } else { self.tpot };
         let whole = self.hope * each * f64::from(one.output);
         time + whole * (MISS_TTFT * first + MISS_TPOT * missed)

@@ -17,7 +17,7 @@ const SKEW: u64 = 5;
 const SLOW: Duration = Duration::from_millis(500);
 
 /// The maximum number of models in a finding.
-const SHOWN_MODELS: usize = 5;
+const MAX_SHOWN_MODELS: usize = 5;
 
 /// Global settings that findings depend on.
 #[derive(Debug, Clone, Copy)]
@@ -142,7 +142,7 @@ fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>)
         .filter(|id| !ids.contains(id))
         .collect();
     if !missing.is_empty() {
-        let missing = show_names(missing.into_iter(), SHOWN_MODELS);
+        let missing = show_names(missing.into_iter(), MAX_SHOWN_MODELS);
         let message = format!("it does not serve declared models: {missing}");
         return Finding::warn(name, message, "correct 'id' or 'upstream_id', or load the model");
     }
@@ -151,7 +151,7 @@ fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>)
     }
     let shown: Vec<String> = listed
         .iter()
-        .take(SHOWN_MODELS + 1)
+        .take(MAX_SHOWN_MODELS + 1)
         .map(|model| match model.context_length {
             Some(tokens) => format!("{} ({tokens} tokens)", model.id),
             None => model.id.clone(),
@@ -160,7 +160,7 @@ fn models(config: &BackendConfig, listed: &Result<ListedModels, DiscoveryError>)
     let more = ids.len().saturating_sub(shown.len());
     // The others are only counted, so that they need no text.
     let shown = shown.iter().map(String::as_str).chain(std::iter::repeat_n("", more));
-    let message = format!("serves {}", show_names(shown, SHOWN_MODELS));
+    let message = format!("serves {}", show_names(shown, MAX_SHOWN_MODELS));
     let reasons = dropped.by_reason().into_iter().filter(|(_, count)| *count > 0);
     let reasons: Vec<String> = reasons.map(|(reason, count)| format!("{count} {reason}")).collect();
     if reasons.is_empty() {

@@ -21,7 +21,7 @@ pub(super) const WORLDS: u64 = 10;
 pub(super) const MIN_WINS: usize = 8;
 /// The minimum gain that justifies a reload. A reload loses a part of the learned state, and the
 /// traffic of another day may reverse a smaller gain.
-const WORTH_A_RELOAD: f64 = 0.01;
+const MIN_GAIN: f64 = 0.01;
 /// The figures shown in the table.
 const SHOWN: &[&str] = &["goodput", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_mean"];
 
@@ -66,7 +66,7 @@ impl Goal {
     /// hundredth of another figure.
     pub(super) fn is_worth_a_reload(&self, difference: &Difference) -> bool {
         let whole = if self.figure == "goodput" { 1.0 } else { difference.base.abs() };
-        difference.interval.mean.abs() >= WORTH_A_RELOAD * whole
+        difference.interval.mean.abs() >= MIN_GAIN * whole
     }
 
     /// Formats a difference with its interval.

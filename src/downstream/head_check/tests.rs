@@ -157,7 +157,7 @@ fn partial_head_is_refused_early() {
         let in_pieces = (1..=part.len()).find_map(|end| check_partial(&part[..end], end - 1).err());
         assert_eq!(in_pieces, Some(error), "{part:?} in single bytes");
     }
-    let long = [b"GET /".to_vec(), vec![b'a'; MAX_TARGET + LINE_SLACK]].concat();
+    let long = [b"GET /".to_vec(), vec![b'a'; MAX_TARGET + MAX_LINE_SLACK]].concat();
     assert_eq!(check_partial(&long, 0), Err(HeadError::TargetTooLong));
     let head = GOOD.as_bytes();
     for end in 0..head.len() {

@@ -23,7 +23,7 @@ const MEMORY_RETENTION: Duration = Duration::from_secs(24 * 3600);
 const SPENT_RETENTION: Duration = Duration::from_secs(400 * 24 * 3600);
 /// The maximum interval between two reads of the cells, which distinguish only even and odd
 /// minutes.
-const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
+const MAX_COLLECT_INTERVAL: Duration = Duration::from_secs(30);
 /// The minimum interval between writes: bounds the work for a very low setting.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -81,7 +81,7 @@ impl Writer {
     pub(super) fn run(mut self) {
         let mut next_flush = now().after(self.interval());
         loop {
-            let wait = next_flush.since(now()).min(COLLECT_INTERVAL);
+            let wait = next_flush.since(now()).min(MAX_COLLECT_INTERVAL);
             match self.receiver.recv_timeout(wait) {
                 Ok(command) => self.execute(command),
                 Err(RecvTimeoutError::Timeout) => self.shared.collect(),

@@ -156,7 +156,8 @@ fn exercise(metrics: &Metrics, generation: &Arc<Generation>) {
     model.load.set_in_flight(1);
     let name = "m".to_owned();
     let vram = Some(ByteSize::mib(8));
-    let loaded = LoadedModel { name, residency: Residency::Resident, vram, ..LoadedModel::default() };
+    let loaded =
+        LoadedModel { name, residency: Residency::Resident, vram, ..LoadedModel::default() };
     generation.fleet.learn_loaded(BackendId(0), &[loaded], at);
     let sent = RequestShape {
         prompt_tokens: 9.0,

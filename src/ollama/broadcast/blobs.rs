@@ -29,7 +29,7 @@ use crate::upstream::connect::Connector;
 use crate::upstream::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
 
 /// The maximum number of parts of an upload that wait for one backend.
-const WAITING_PARTS: usize = 4;
+const MAX_WAITING_PARTS: usize = 4;
 
 #[derive(Debug, Clone)]
 enum UploadPart {
@@ -213,7 +213,7 @@ impl Upload {
         let mut tasks = JoinSet::new();
         let mut parts = Vec::new();
         for (number, backend) in targets.iter().enumerate() {
-            let (sender, waiting) = mpsc::channel(WAITING_PARTS);
+            let (sender, waiting) = mpsc::channel(MAX_WAITING_PARTS);
             parts.push(sender);
             let (connector, backend) = (Arc::clone(connector), (*backend).clone());
             let (request, timeout) = (request.clone(), fleet_timeout(ctx, &backend));

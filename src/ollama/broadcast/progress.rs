@@ -25,7 +25,7 @@ use crate::upstream::relay::ResponseSink;
 pub(crate) const NDJSON: HeaderValue = HeaderValue::from_static("application/x-ndjson");
 
 /// The maximum number of reports that wait for a slow client.
-const WAITING_REPORTS: usize = 16;
+const MAX_WAITING_REPORTS: usize = 16;
 
 /// The running tasks of a command.
 pub(crate) struct CommandProgress {
@@ -40,7 +40,7 @@ pub(crate) struct CommandProgress {
 impl CommandProgress {
     /// Starts a task per backend.
     pub(crate) fn start(connector: &Arc<Connector>, targets: Vec<TargetTask>) -> Self {
-        let (sender, reports) = mpsc::channel(WAITING_REPORTS);
+        let (sender, reports) = mpsc::channel(MAX_WAITING_REPORTS);
         let names: Vec<String> =
             targets.iter().map(|target| target.backend.config.name.clone()).collect();
         let mut tasks = JoinSet::new();

@@ -24,7 +24,7 @@ use crate::upstream::relay::ResponseSink;
 
 /// The longest time that a client may take to read the bytes once it is its request's turn: the
 /// others wait behind it.
-const GRACE: Duration = Duration::from_secs(1);
+const MAX_GRACE: Duration = Duration::from_secs(1);
 
 /// The client has left, or does not read.
 pub(super) struct Unsent;
@@ -76,7 +76,7 @@ impl KeepAlive {
             // From its turn on, a slow client holds up the requests behind it.
             if grace.is_none() && place.poll(cx).is_ready() {
                 let taken = now().since(began);
-                grace = Some(Box::pin(tokio::time::sleep(GRACE.saturating_sub(taken))));
+                grace = Some(Box::pin(tokio::time::sleep(MAX_GRACE.saturating_sub(taken))));
             }
             let Some(grace) = &mut grace else { return Poll::Pending };
             grace.as_mut().poll(cx).map(|()| Err(Unsent))

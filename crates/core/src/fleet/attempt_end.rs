@@ -25,7 +25,7 @@ const MAX_ALLOWED_TIME: Duration = Duration::from_secs(10);
 /// The time after a response of a model on a backend during which refusals there are no evidence.
 const SERVED: Duration = Duration::from_secs(10);
 /// The largest relative extension of a default cooldown by jitter.
-const COOLDOWN_JITTER: f64 = 0.1;
+const MAX_COOLDOWN_JITTER: f64 = 0.1;
 
 /// The latency information in a successful attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,7 +252,7 @@ pub fn cooldown_time(
 ) -> Duration {
     let time = requested.unwrap_or_else(|| {
         let default = config.default.min(config.max);
-        default.saturating_add(default.mul_f64(COOLDOWN_JITTER * jitter.clamp(0.0, 1.0)))
+        default.saturating_add(default.mul_f64(MAX_COOLDOWN_JITTER * jitter.clamp(0.0, 1.0)))
     });
     time.clamp(config.min, config.max.max(config.min))
 }

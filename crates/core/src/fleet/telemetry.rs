@@ -23,7 +23,7 @@ use cell::SampleCell;
 // Two lost scrapes in a row must not blind the decisions.
 const FRESH_INTERVALS: u64 = 3;
 /// The least age at which a sample counts as failing if the last scrape failed.
-const FAILING_AFTER_MICROS: u64 = 2_000_000;
+const MIN_FAILING_AGE_MICROS: u64 = 2_000_000;
 
 /// The result of one scrape. Values that the engine does not report are `None`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -127,7 +127,11 @@ impl Telemetry {
             return Standing::Fresh;
         }
         let is_failing = self.is_failing.load(Ordering::Relaxed);
-        if is_failing && age.0 > FAILING_AFTER_MICROS { Standing::Failing } else { Standing::Stale }
+        if is_failing && age.0 > MIN_FAILING_AGE_MICROS {
+            Standing::Failing
+        } else {
+            Standing::Stale
+        }
     }
 
     /// The last sample; `None` before the first.

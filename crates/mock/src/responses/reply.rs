@@ -17,7 +17,7 @@ const WORDS: [&str; 16] = [
 const JSON_TOKEN: usize = 6;
 
 /// The maximum depth to which a generated value follows its schema.
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// The content of one response, the same for every dialect.
 #[derive(Debug)]
@@ -136,11 +136,11 @@ fn sample(schema: &Value, engine: &str, depth: usize) -> Value {
         Some("null") => Value::Null,
         Some("array") => match schema.get("items") {
             // A schema may refer to itself.
-            Some(items) if depth < DEEPEST => json!([sample(items, engine, depth + 1)]),
+            Some(items) if depth < MAX_DEPTH => json!([sample(items, engine, depth + 1)]),
             Some(_) | None => json!([]),
         },
         Some(_) | None => {
-            let fields = properties.filter(|_| depth < DEEPEST).into_iter().flatten();
+            let fields = properties.filter(|_| depth < MAX_DEPTH).into_iter().flatten();
             let fields: Map<String, Value> = fields
                 .map(|(name, schema)| (name.clone(), sample(schema, engine, depth + 1)))
                 .collect();

@@ -20,7 +20,7 @@ const RESERVE: f64 = 0.2;
 /// The least score of a backend with a prediction.
 const MIN_SCORE: f64 = 1e-3;
 /// The least score of a backend that has the prompt, while such backends are preferred.
-const FIRST: f64 = 0.5;
+const MIN_PREFERRED: f64 = 0.5;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "slo-headroom",
@@ -89,8 +89,8 @@ impl Scorer for SloHeadroom {
             let own = headroom(prediction).filter(|_| packs);
             let place = self.prefer(costs.place(*score), own.map(|headroom| headroom.share));
             *score = match (keeps, is_warm(one)) {
-                (true, true) => FIRST + (1.0 - FIRST) * place,
-                (true, false) => ((FIRST - MIN_SCORE) * place).max(MIN_SCORE),
+                (true, true) => MIN_PREFERRED + (1.0 - MIN_PREFERRED) * place,
+                (true, false) => ((MIN_PREFERRED - MIN_SCORE) * place).max(MIN_SCORE),
                 (false, _) => place.max(MIN_SCORE),
             };
         }

@@ -6,9 +6,9 @@ use crate::readings::Candidate;
 use crate::request::RequestFeatures;
 
 /// The least score of a backend with the prompt; those without it stay below.
-const WARM: f64 = 0.5;
+const MIN_WARM: f64 = 0.5;
 /// The best score of a backend without the prompt.
-const COLD: f64 = 0.49;
+const MAX_COLD: f64 = 0.49;
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "sticky",
@@ -46,7 +46,8 @@ impl Scorer for Sticky {
         // With one group only, the order by cost stands.
         if keeps && cold.is_finite() {
             for (score, one) in scores.iter_mut().zip(candidates) {
-                *score = if is_warm(one) { WARM + WARM * *score } else { COLD * *score };
+                *score =
+                    if is_warm(one) { MIN_WARM + MIN_WARM * *score } else { MAX_COLD * *score };
             }
         }
     }

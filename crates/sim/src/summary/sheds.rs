@@ -7,7 +7,7 @@ use crate::workload::Workload;
 use crate::world::{RequestResult, RunResult, Status, Verdict};
 
 /// The minimum duration of a window in which refusals are counted, in microseconds.
-const WINDOW: u64 = 1_000_000;
+const MIN_WINDOW: u64 = 1_000_000;
 /// The minimum number of requests in a window.
 const MIN_REQUESTS: usize = 10;
 /// The share of refusals from which a window counts as refusing; up to `SERVING` it counts as
@@ -90,7 +90,7 @@ fn changes_per_minute(mut requests: Vec<(u64, bool)>) -> f64 {
     let (mut start, mut count, mut refused) = (*first, 0_usize, 0_usize);
     let (mut is_refusing, mut changes) = (None, 0_usize);
     for (at, is_refused) in &requests {
-        if at.saturating_sub(start) >= WINDOW && count >= MIN_REQUESTS {
+        if at.saturating_sub(start) >= MIN_WINDOW && count >= MIN_REQUESTS {
             let share = refused as f64 / count as f64;
             let now = match () {
                 () if share >= REFUSING => Some(true),
@@ -115,7 +115,7 @@ mod tests {
     /// in each second.
     fn seconds(refused: &[u64]) -> Vec<(u64, bool)> {
         let all = (0..).zip(refused).flat_map(|(second, count)| {
-            (0..10_u64).map(move |n| (second * WINDOW + n * 100_000, n < *count))
+            (0..10_u64).map(move |n| (second * MIN_WINDOW + n * 100_000, n < *count))
         });
         all.collect()
     }

@@ -9,7 +9,8 @@ use penstock_scan::RequestProfile;
 use super::{AtLimit, Money};
 use crate::routing::{ModelAsked, PolicyScope, RequestSize, Router};
 
-/// The least that a request reserves whose cost is not known: it passes until a budget is spent.
+/// The reservation of a request whose cost is not known: the smallest one, so that the request
+/// passes until a budget is spent.
 pub const UNKNOWN_COST: Money = Money(1);
 
 /// The policy and the model that a request has.

@@ -13,7 +13,7 @@ const NEVER: Duration = Duration::from_secs(1 << 32);
 /// The age of a stale sample if the dump has none.
 const STALE: Duration = Duration::from_secs(1);
 /// The least age at which telemetry counts as failing.
-const FAILING: Duration = Duration::from_millis(2_001);
+const MIN_FAILING_AGE: Duration = Duration::from_millis(2_001);
 
 /// The telemetry of a backend. Only values that a decision reads and the cache's size are read
 /// back.
@@ -71,7 +71,7 @@ impl StandingName {
             Self::Unknown | Self::Fresh => dumped,
             Self::Stale if dumped.is_zero() => STALE,
             Self::Stale => dumped,
-            Self::Failing => dumped.max(FAILING),
+            Self::Failing => dumped.max(MIN_FAILING_AGE),
         }
     }
 }

@@ -6,7 +6,7 @@ use super::laggards::whole;
 
 /// The most tokens that the home may be behind the best of the others: the default of the scorer
 /// `sticky`, 18 seconds at 15,928 tokens per second.
-const RELEASE_TOKENS: f64 = 18.0 * 15_928.0;
+const MAX_TOKENS_BEHIND: f64 = 18.0 * 15_928.0;
 /// The delay of a response, in milliseconds, up to which a session stays at a home of which little
 /// is known yet: llm-d's prefix-affinity filter. The time that a request gains elsewhere is lost by
 /// the next ones of its session.
@@ -24,7 +24,7 @@ pub(super) fn kept(features: &RequestFeatures, candidates: &[Candidate]) -> Opti
     }
     let cost = |one: &Candidate| one.prefill_tokens + features.new_tokens(one);
     let least = candidates.iter().map(cost).fold(f64::INFINITY, f64::min);
-    let is_behind = cost(home) - least > RELEASE_TOKENS || is_costly(features, home, candidates);
+    let is_behind = cost(home) - least > MAX_TOKENS_BEHIND || is_costly(features, home, candidates);
     (!is_behind).then_some(index)
 }
 
