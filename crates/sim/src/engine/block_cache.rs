@@ -308,9 +308,7 @@ impl BlockCache {
         // Decoding requests take blocks together, so `own` may be out of date.
         let own = held.own.max(computed.div_ceil(BLOCK_TOKENS).saturating_sub(held.shared_units()));
         self.used -= own;
-        if own > 0 {
-            self.freed.push_back(Freed::Blank(own));
-        }
+        self.release_blank(own);
         held.own = 0;
         // From last to first, so that the root of the prefix is evicted last.
         for place in held.shared.drain(..).rev() {
@@ -326,14 +324,28 @@ impl BlockCache {
             }
         }
         // Entries of blocks that were used again stay in the queue; without this it would only
-        // grow.
-        if self.freed.len() > 2 * self.places.len() + SLACK {
-            let mut freed = std::mem::take(&mut self.freed);
-            freed.retain(|freed| match freed {
-                Freed::Blank(_) => true,
-                Freed::Prefix { place, number } => self.is_free(*place, *number),
-            });
-            self.freed = freed;
+        // grow. At most half of the entries are left, so that each one is walked past a fixed
+        // number of times.
+        if self.freed.len() > 4 * self.places.len() + SLACK {
+            for freed in std::mem::take(&mut self.freed) {
+                match freed {
+                    Freed::Blank(units) => self.release_blank(units),
+                    Freed::Prefix { place, number } if self.is_free(place, number) => {
+                        self.freed.push_back(freed);
+                    }
+                    Freed::Prefix { .. } => {}
+                }
+            }
+        }
+    }
+
+    /// Adds blocks without a prefix to the end of the queue. They join those that end it, so that
+    /// the queue has no more than one such entry per prefix block.
+    fn release_blank(&mut self, blocks: u32) {
+        match self.freed.back_mut() {
+            Some(Freed::Blank(units)) => *units += blocks,
+            _ if blocks > 0 => self.freed.push_back(Freed::Blank(blocks)),
+            _ => {}
         }
     }
 }
@@ -351,5 +363,34 @@ impl BlockCache {
         };
         let free: u32 = self.freed.iter().map(in_queue).sum();
         assert_eq!(self.used + free, self.total, "{self:?}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The most queue entries while equal requests of ten blocks run one after the other.
+    fn longest_queue(cache: &mut BlockCache, prefix: &[u64]) -> usize {
+        let run = |_| {
+            let mut held = Held::new(prefix, BLOCK_TOKENS, 160);
+            let hit = cache.find(&held, 160);
+            cache.share(&mut held, hit);
+            assert!(cache.grow(&mut held, 160));
+            cache.keep(&mut held, 160);
+            cache.free(&mut held, 160);
+            cache.freed.len()
+        };
+        let longest = (0..10_000).map(run).max();
+        cache.check();
+        longest.unwrap()
+    }
+
+    #[test]
+    fn queue_of_free_blocks_stays_short() {
+        assert_eq!(longest_queue(&mut BlockCache::new(1000), &[]), 1, "they are one entry");
+        let prefix: Vec<u64> = (1..=10).collect();
+        let longest = longest_queue(&mut BlockCache::new(1000), &prefix);
+        assert!((SLACK..=SLACK + 50).contains(&longest), "stale entries are removed: {longest}");
     }
 }
