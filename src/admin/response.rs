@@ -23,7 +23,7 @@ pub(super) struct AdminResponse {
     status: StatusCode,
     kind: &'static str,
     body: Vec<u8>,
-    field: Option<(HeaderName, HeaderValue)>,
+    fields: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl AdminResponse {
@@ -36,7 +36,8 @@ impl AdminResponse {
         let policy = HeaderValue::from_str(policy).ok();
         debug_assert!(policy.is_some(), "a policy is a valid header value");
         let field = policy.map(|policy| (header::CONTENT_SECURITY_POLICY, policy));
-        Self { field, ..Self::of("text/html; charset=utf-8", html) }
+        let fields = field.into_iter().collect();
+        Self { fields, ..Self::of("text/html; charset=utf-8", html) }
     }
 
     /// A body of another content type.
@@ -46,7 +47,7 @@ impl AdminResponse {
 
     /// A body of another content type, already encoded.
     pub(super) fn of_bytes(kind: &'static str, body: Vec<u8>) -> Self {
-        Self { status: StatusCode::OK, kind, body, field: None }
+        Self { status: StatusCode::OK, kind, body, fields: Vec::new() }
     }
 
     /// A value as indented JSON.
@@ -75,7 +76,7 @@ impl AdminResponse {
         head.insert_header(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))?;
         // Clients and engines choose many of the names: no browser must take them for markup.
         head.insert_header(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"))?;
-        if let Some((name, value)) = self.field {
+        for (name, value) in self.fields {
             head.insert_header(name, value)?;
         }
         session.write_response_header(Box::new(head)).await?;
@@ -234,8 +235,16 @@ impl Refusal {
             Self::MethodNotAllowed { allow } => {
                 HeaderValue::from_str(allow).ok().map(|allow| (header::ALLOW, allow))
             }
+            // As on the data port: nothing was started, so an early retry is safe.
+            _ if status == StatusCode::SERVICE_UNAVAILABLE => {
+                Some((header::RETRY_AFTER, HeaderValue::from_static("1")))
+            }
             _ => None,
         };
-        AdminResponse { field, ..AdminResponse::json(&body).with_status(status) }
+        let retries = matches!(status.as_u16(), 408 | 503);
+        let retries = HeaderValue::from_static(if retries { "true" } else { "false" });
+        let should_retry = (HeaderName::from_static("x-should-retry"), retries);
+        let fields = field.into_iter().chain([should_retry]).collect();
+        AdminResponse { fields, ..AdminResponse::json(&body).with_status(status) }
     }
 }

@@ -139,6 +139,9 @@ async fn endpoints_respond_and_reveal_no_secret() {
             assert_eq!(status, expected, "{line}: {body}");
             assert!(head.contains(&format!("content-length: {}", body.len())), "{line}: {head}");
             assert!(!body.contains("hush") && !body.contains("t0ken"), "{line}: {body}");
+            if expected == 503 {
+                assert_eq!(retry_fields(&head), (Some("1"), Some("true")), "{line}: {head}");
+            }
         }
         let (status, head, body) = port.ask(&line, "content-length: 0\r\n").await;
         if endpoint.access != Access::Token {
@@ -148,6 +151,27 @@ async fn endpoints_respond_and_reveal_no_secret() {
             assert!(head.contains("www-authenticate: bearer"), "{head}");
         }
     }
+}
+
+/// Returns `retry-after` and `x-should-retry` of a head in lower case.
+fn retry_fields(head: &str) -> (Option<&str>, Option<&str>) {
+    let field = |name: &str| {
+        head.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+    };
+    (field("retry-after"), field("x-should-retry"))
+}
+
+#[tokio::test]
+async fn refused_usage_stream_has_a_return_time() {
+    let port = Port::open(&format!("{FLEET}usage: {{ streams: 1 }}\n"), None).await;
+    let mut first = TcpStream::connect(port.address).await.unwrap();
+    let request = format!("GET /api/usage-stream HTTP/1.1\r\nhost: {}\r\n\r\n", port.address);
+    first.write_all(request.as_bytes()).await.unwrap();
+    first.read_u8().await.unwrap();
+    let (status, head, body) = port.ask("GET /api/usage-stream", "").await;
+    assert_eq!(status, 503, "{body}");
+    assert!(body.contains("usage_unavailable"), "{body}");
+    assert_eq!(retry_fields(&head), (Some("1"), Some("true")), "{head}");
 }
 
 #[tokio::test]
@@ -190,6 +214,7 @@ async fn unknown_paths_and_methods_get_json_errors() {
     let (status, head, _) = port.ask("GET /explain", "").await;
     assert_eq!(status, 405);
     assert!(head.contains("allow: post"), "{head}");
+    assert_eq!(retry_fields(&head), (None, Some("false")), "{head}");
     let (status, body) = port.post("/fleet", "").await;
     assert_eq!((status, &body["error"]["code"]), (405, &"method_not_allowed".into()));
     let (status, head, body) = port.ask("HEAD /version", "").await;
