@@ -31,13 +31,11 @@ pub(super) fn shadow(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, R
     Ok(AdminResponse::json(&shadow.report(now())))
 }
 
-/// `/fleet`: the full state of every backend, and the strategy that `auto` has chosen for each
-/// model.
+/// `/fleet`: the full state of every backend, and the strategy of each model.
 pub(super) fn fleet(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
     let mut dump = penstock_core::fleet::dump::dump(&call.generation.fleet, now());
-    let strategies = strategies(call);
-    if let (Some(fields), false) = (dump.as_object_mut(), strategies.is_empty()) {
-        fields.insert("strategies".to_owned(), strategies.into());
+    if let Some(fields) = dump.as_object_mut() {
+        fields.insert("strategies".to_owned(), strategies(call).into());
     }
     Ok(AdminResponse::json(&dump))
 }
@@ -45,14 +43,11 @@ pub(super) fn fleet(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Re
 fn strategies(call: &Call<'_>) -> Vec<Value> {
     let (router, topology) = (&call.generation.router, call.generation.fleet.topology());
     let of = |model: &Model| {
-        let chosen = router.chosen_strategy(model, now())?;
-        let ChosenStrategy { strategy, preset, reason } = chosen;
+        let ChosenStrategy { strategy, preset, reason } = router.chosen_strategy(model, now());
         let strategy = strategy.name();
-        Some(json!({
-            "model": model.name, "strategy": strategy, "preset": preset, "reason": reason
-        }))
+        json!({ "model": model.name, "strategy": strategy, "preset": preset, "reason": reason })
     };
-    topology.models().iter().filter_map(of).collect()
+    topology.models().iter().map(of).collect()
 }
 
 /// `/config`: the configuration in force, secrets masked.

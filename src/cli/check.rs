@@ -62,7 +62,7 @@ fn summarize(generation: &Generation) -> Vec<String> {
     let config = &generation.config;
     let mut lines = vec![
         format!("listen      {}", listeners(config)),
-        format!("strategy    {}", strategy(&config.routing)),
+        format!("strategy    {}", with_reason(&config.routing, config.routing.strategy_reason)),
     ];
     lines.extend(chosen_strategies(generation));
     lines.extend(config.routing.shadow.as_ref().map(|shadow| {
@@ -186,26 +186,37 @@ fn strategy(routing: &RoutingConfig) -> String {
     }
 }
 
+/// Returns the strategy with the reason for it, if there is one.
+fn with_reason(routing: &RoutingConfig, reason: Option<&str>) -> String {
+    let strategy = strategy(routing);
+    match reason {
+        Some(reason) => format!("{strategy}, because {reason}"),
+        None => strategy,
+    }
+}
+
 /// Returns the strategies that `auto` selects, as far as the configuration determines them:
 /// discovery finds more models.
 fn chosen_strategies(generation: &Generation) -> Vec<String> {
+    let config = &generation.config;
+    if config.routing.strategy != Strategy::Auto {
+        return Vec::new();
+    }
     let topology = generation.fleet.topology();
     let of = |model: &Model| {
         // Without a running process nothing is learned: time does not matter.
-        let chosen = generation.router.chosen_strategy(model, Timestamp(0))?;
-        let routing =
-            RoutingConfig { strategy: chosen.strategy, ..generation.config.routing.clone() };
-        Some(format!("  {}: {}, because {}", model.name, strategy(&routing), chosen.reason))
+        let chosen = generation.router.chosen_strategy(model, Timestamp(0));
+        let routing = RoutingConfig { strategy: chosen.strategy, ..config.routing.clone() };
+        format!("  {}: {}", model.name, with_reason(&routing, chosen.reason))
     };
     let all = topology.models();
-    let mut lines: Vec<String> = all.iter().take(MAX_SHOWN_MODELS).filter_map(of).collect();
+    let mut lines: Vec<String> = all.iter().take(MAX_SHOWN_MODELS).map(of).collect();
     if !lines.is_empty() && all.len() > MAX_SHOWN_MODELS {
         lines.push(format!("  and {} more", all.len() - MAX_SHOWN_MODELS));
     }
-    let config = &generation.config;
     let is_discovered =
         config.discovery.enabled && config.backends.iter().any(|one| one.models.is_none());
-    if config.routing.strategy == Strategy::Auto && is_discovered {
+    if is_discovered {
         lines.push("  models by discovery: each gets its own once found, see /fleet".to_owned());
     }
     lines

@@ -63,8 +63,9 @@ impl RoutingChoice {
     /// Returns `routing` with the strategy and scorers of the flags.
     pub(super) fn apply(&self, routing: RoutingConfig) -> RoutingConfig {
         let strategy = self.strategy.unwrap_or(routing.strategy);
+        let strategy_reason = routing.strategy_reason.filter(|_| self.is_empty());
         let scorers = self.scorers.clone().unwrap_or(routing.scorers);
-        RoutingConfig { strategy, scorers, ..routing }
+        RoutingConfig { strategy, strategy_reason, scorers, ..routing }
     }
 
     /// Returns a warning if the strategy does not use the scorers.

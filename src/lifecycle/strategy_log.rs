@@ -1,5 +1,6 @@
-//! The log of the strategies that `auto` chooses: a line per model at the start, and one whenever
-//! its choice changes, because an engine was detected, a backend joined, or a reload.
+//! The log of the strategies that the configuration does not name: a line per model at the start,
+//! and one whenever its strategy changes, because an engine was detected, a backend joined, or a
+//! reload.
 
 use std::collections::HashMap;
 
@@ -29,7 +30,8 @@ impl StrategyLog {
         let topology = generation.fleet.topology();
         let models = topology.models().iter();
         let chosen = models.filter_map(|model| {
-            Some((&*model.name, generation.router.chosen_strategy(model, now)?))
+            let chosen = generation.router.chosen_strategy(model, now);
+            chosen.reason.is_some().then_some((&*model.name, chosen))
         });
         let changes = self.changes(chosen.collect());
         for StrategyChange { model, chosen, before } in changes.iter().take(MAX_LINES) {
@@ -70,12 +72,15 @@ mod tests {
 
     use super::*;
 
-    const SMART: ChosenStrategy =
-        ChosenStrategy { strategy: Strategy::Smart, preset: None, reason: "not all are known" };
+    const SMART: ChosenStrategy = ChosenStrategy {
+        strategy: Strategy::Smart,
+        preset: None,
+        reason: Some("not all are known"),
+    };
     const WEIGHTED: ChosenStrategy = ChosenStrategy {
         strategy: Strategy::Weighted,
         preset: Some("balanced"),
-        reason: "they keep prefixes",
+        reason: Some("they keep prefixes"),
     };
 
     #[test]

@@ -90,8 +90,9 @@ impl Supervisor {
         self.log_strategies(true);
     }
 
-    /// Logs the strategies that `auto` has chosen since the last time. `is_ready`: engines have had
-    /// time to show what they are; before, nothing is logged.
+    /// Logs the strategies that are new or have changed since the last time, but for those that the
+    /// configuration names. `is_ready`: engines have had time to show what they are; before,
+    /// nothing is logged.
     fn log_strategies(&self, is_ready: bool) {
         let mut log = self.strategies.lock();
         if is_ready && log.is_none() {

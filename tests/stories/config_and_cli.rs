@@ -224,6 +224,20 @@ fn warnings_do_not_fail_the_check() {
 }
 
 #[test]
+fn check_shows_why_a_strategy_was_selected() {
+    for (routing, expected) in [
+        ("preset: llm-d", "strategy    weighted, preset llm-d (prefix-affinity 3"),
+        ("preset: llm-d", "; max-score), because routing.preset is set\n"),
+        ("scorers: \"queue-depth:1\"", "max-score), because routing.scorers is set\n"),
+        ("weights: { load: 30 }", "latency 20), because only routing.weights is set\n"),
+        ("strategy: smart, weights: { load: 30 }", "latency 20)\n"),
+    ] {
+        let ran = check(&format!("routing: {{ {routing} }}\nbackends: [http://a]"));
+        assert!(ran.stdout.contains(expected), "{routing}: {}", ran.stdout);
+    }
+}
+
+#[test]
 fn environment_and_flags_override_the_file() {
     let config =
         file("penstock.yaml", "routing: { strategy: smart, max_retries: 1 }\nbackends: [http://a]");

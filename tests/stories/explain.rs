@@ -237,6 +237,19 @@ fn explain_prints_warnings_to_stderr() {
 }
 
 #[test]
+fn explain_gives_the_reason_for_a_strategy_that_is_not_named() {
+    let reason = |routing: &str, more: &[&str]| {
+        let ran = explain(&config(routing), &[line(&client::chat("m", "hi"))], more);
+        assert_eq!(backends(&ran).len(), 1);
+        ran.json_lines()[0]["decision"]["strategy_reason"].clone()
+    };
+    assert_eq!(reason("preset: llm-d", &[]), "routing.preset is set");
+    assert_eq!(reason("strategy: weighted, preset: llm-d", &[]), Value::Null);
+    let flag = ["--strategy", "random"];
+    assert_eq!(reason("preset: llm-d", &flag), Value::Null, "the flag names it");
+}
+
+#[test]
 fn explain_stops_at_an_invalid_configuration() {
     let config = config("strateggy: smart");
     let ran = explain(&config, &[line(&client::chat("m", "hi"))], &[]);

@@ -192,6 +192,26 @@ fn unknown_strategy_falls_back_to_smart_with_a_warning() {
 }
 
 #[test]
+fn strategy_that_is_not_named_has_its_reason_in_the_fleet_and_the_log() {
+    let engines = three();
+    let penstock = start(&engines, "preset: llm-d", "models: [m]");
+    let strategies = |penstock: &Penstock| penstock.admin("/fleet").json()["strategies"].clone();
+    let reason = "routing.preset is set";
+    let expected =
+        json!([{ "model": "m", "strategy": "weighted", "preset": "llm-d", "reason": reason }]);
+    assert_eq!(strategies(&penstock), expected);
+    eventually("the log has the reason", Duration::from_secs(10), || {
+        let log = penstock.log();
+        log.contains("strategy chosen") && log.contains(reason)
+    });
+    let penstock = start(&engines, "strategy: round_robin", "models: [m]");
+    let expected =
+        json!([{ "model": "m", "strategy": "round_robin", "preset": null, "reason": null }]);
+    assert_eq!(strategies(&penstock), expected);
+    assert!(!penstock.log().contains("strategy chosen"), "its name is in the configuration");
+}
+
+#[test]
 fn max_in_flight_holds_under_parallel_requests() {
     let engines = three();
     let gate = Gate::new();

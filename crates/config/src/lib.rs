@@ -144,7 +144,7 @@ impl Config {
         // Before the overrides, whose values are taken as they are.
         expand_variables(&mut root, environment, &mut mentioned, &mut reader.faults);
         apply_overrides(&mut root, environment, &mentioned, overrides, &mut reader.faults);
-        resolve_scorer_conflicts(&mut root, &mut reader);
+        let strategy_reason = resolve_scorer_conflicts(&mut root, &mut reader);
         let mut config = Self::default();
         match root.content {
             // An empty file gets the message that it has no backends.
@@ -156,6 +156,7 @@ impl Config {
         }
         if matches!(root.content, Content::Map(_)) {
             Self::update(&mut config, &root, &mut reader);
+            config.routing.strategy_reason = strategy_reason;
         }
         if matches!(root.content, Content::Map(_)) && root.entry("backends").is_none() {
             reader.fault(&root.place, Problem::NoBackends);

@@ -58,6 +58,9 @@ pub(super) fn apply_overrides(
     }
 }
 
+/// The reason for the strategy that a list of scorers selects.
+const BY_SCORERS: &str = "routing.scorers is set";
+
 /// The source of a setting; later ones take precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
@@ -80,9 +83,13 @@ impl Level {
 
 /// Resolves conflicts between `scorers`, `preset` and `strategy` from different sources: the list
 /// and the preset replace each other, and a list on the command line selects the strategy weighted,
-/// unless the command line names a strategy.
-pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
-    let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
+/// unless the command line names a strategy. Returns the reason for the strategy, if another key
+/// selects it.
+pub(super) fn resolve_scorer_conflicts(
+    root: &mut Node,
+    reader: &mut Reader,
+) -> Option<&'static str> {
+    let Entry { node: routing, .. } = root.entry("routing")?;
     let setting = |key| routing.entry(key).map(|entry| &entry.node);
     let (strategy, scorers) = (setting("strategy"), setting("scorers"));
     let overridden = match Level::of(scorers).cmp(&Level::of(setting("preset"))) {
@@ -99,43 +106,48 @@ pub(super) fn resolve_scorer_conflicts(root: &mut Node, reader: &mut Reader) {
     {
         reader.warn(place, Warning::ScorersSelectWeighted { given: given.clone() });
     }
-    if let Some(place) = place {
-        put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);
-    }
     // Before the loser is removed: either of them names the strategy.
-    name_strategy(root);
+    let reason = match place {
+        Some(place) => {
+            put(root, &["routing", "strategy"], Strategy::Weighted.name(), &place);
+            Some(BY_SCORERS)
+        }
+        None => name_strategy(root, overridden),
+    };
     if let (Some(key), Content::Map(sections)) = (overridden, &mut root.content)
         && let Some(Entry { node, .. }) = sections.iter_mut().find(|one| one.key == "routing")
         && let Content::Map(entries) = &mut node.content
     {
         entries.retain(|entry| entry.key != key);
     }
+    reason
 }
 
-/// Sets the strategy to the one whose settings are present, if none is named.
-fn name_strategy(root: &mut Node) {
-    let Some(Entry { node: routing, .. }) = root.entry("routing") else { return };
+/// Sets the strategy to the one whose settings are present, if none is named, and returns the
+/// reason. `overridden`: the setting that is left out because another one replaces it.
+fn name_strategy(root: &mut Node, overridden: Option<&str>) -> Option<&'static str> {
+    let Entry { node: routing, .. } = root.entry("routing")?;
     // A written strategy wins, even one that does not read the scorers: that is warned about.
     if routing.entry("strategy").is_some() {
-        return;
+        return None;
     }
-    let meant = [
-        ("scorers", Strategy::Weighted),
-        ("preset", Strategy::Weighted),
-        ("weights", Strategy::Smart),
+    let mut meant = [
+        ("scorers", Strategy::Weighted, BY_SCORERS),
+        ("preset", Strategy::Weighted, "routing.preset is set"),
+        ("weights", Strategy::Smart, "only routing.weights is set"),
     ];
+    meant.sort_by_key(|(key, ..)| overridden == Some(*key));
     let is_empty = |node: &Node| match &node.content {
         Content::Null => true,
         Content::List(items) => items.is_empty(),
         Content::Scalar(_) | Content::Map(_) => false,
     };
-    let meant = meant.into_iter().find_map(|(key, strategy)| {
+    let (strategy, reason, place) = meant.into_iter().find_map(|(key, strategy, reason)| {
         let node = &routing.entry(key)?.node;
-        (!is_empty(node)).then(|| (strategy, node.place.clone()))
-    });
-    if let Some((strategy, place)) = meant {
-        put(root, &["routing", "strategy"], strategy.name(), &place);
-    }
+        (!is_empty(node)).then(|| (strategy, reason, node.place.clone()))
+    })?;
+    put(root, &["routing", "strategy"], strategy.name(), &place);
+    Some(reason)
 }
 
 /// Inserts `value` at `path`. Leaves a node that is not a mapping unchanged: the reader reports it.

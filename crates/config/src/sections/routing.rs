@@ -58,6 +58,8 @@ section! {
         /// slo. Without one, `scorers` or a `preset` mean weighted, `weights` mean smart, and
         /// nothing means auto.
         pub strategy: Strategy = Strategy::Auto,
+        /// The reason for the strategy, if another key selects it.
+        pub strategy_reason: Option<&'static str> [] = None,
         /// Scorers of the weighted strategy: name, weight and parameters. Without scorers and
         /// preset, the preset balanced applies.
         pub scorers: Vec<ScorerSpec> ["scorers" as Scorers] = Vec::new(),
@@ -185,6 +187,7 @@ impl RoutingConfig {
     pub fn tried_out(&self, shadow: &ShadowConfig) -> Self {
         Self {
             strategy: shadow.strategy,
+            strategy_reason: None,
             scorers: shadow.scorers.clone(),
             preset: shadow.preset,
             picker: shadow.picker,

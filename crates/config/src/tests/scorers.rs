@@ -140,13 +140,17 @@ fn settings_without_effect_warn() {
 }
 
 /// Returns the routing of `text` under flags and the environment: strategy, scorers, and problems.
-fn settled(text: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> [String; 3] {
+fn built(text: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> Config {
     let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     let text = format!("backends: [http://a]\nrouting: {text}");
     let root = parse_document(&text, &"penstock.yaml".into()).unwrap();
     let environment: Environment = variables.iter().map(owned).collect();
     let flags: Vec<_> = flags.iter().map(owned).collect();
-    let config = Config::build(root, Path::new(""), &environment, &flags).unwrap();
+    Config::build(root, Path::new(""), &environment, &flags).unwrap()
+}
+
+fn settled(text: &str, flags: &[(&str, &str)], variables: &[(&str, &str)]) -> [String; 3] {
+    let config = built(text, flags, variables);
     let scorers = config.routing.scorer_specs().into_iter().map(|one| one.name);
     let warnings = config.warnings.iter().map(ToString::to_string);
     let strategy = config.routing.strategy.name().to_owned();
@@ -184,4 +188,28 @@ fn scorers_and_preset_replace_each_other() {
     let text = "{ strategy: weighted, preset: lmetric }";
     let variables = [("PENSTOCK_ROUTING_SCORERS", "load-balance:1")];
     assert_eq!(settled(text, &[], &variables), ["weighted", "load-balance", ""]);
+}
+
+#[test]
+fn strategy_has_the_setting_that_selects_it_as_its_reason() {
+    let (preset, scorers) = (Some("routing.preset is set"), Some("routing.scorers is set"));
+    let flag = ("routing.scorers", "load-balance:1");
+    let variable = ("PENSTOCK_ROUTING_PRESET", "lmetric");
+    for (text, flags, variables, expected) in [
+        ("{ preset: lmetric }", &[][..], &[][..], preset),
+        ("{ scorers: \"queue-depth:1\" }", &[], &[], scorers),
+        ("{ scorers: \"queue-depth:1\" }", &[], &[variable], preset),
+        ("{ preset: lmetric }", &[flag], &[], scorers),
+        ("{ strategy: random }", &[flag], &[], scorers),
+        ("{ weights: { load: 30 } }", &[], &[], Some("only routing.weights is set")),
+        ("{ weights: { load: 30 }, preset: lmetric }", &[], &[], preset),
+        ("{ strategy: weighted, preset: lmetric }", &[], &[], None),
+        ("{ scorers: [] }", &[], &[], None),
+    ] {
+        let routing = built(text, flags, variables).routing;
+        assert_eq!(routing.strategy_reason, expected, "{text} {flags:?} {variables:?}");
+    }
+    let shadowed = built("{ preset: lmetric, shadow: { strategy: smart } }", &[], &[]).routing;
+    let tried_out = shadowed.tried_out(shadowed.shadow.as_ref().unwrap());
+    assert_eq!(tried_out.strategy_reason, None, "a shadow names its own");
 }

@@ -1,4 +1,5 @@
-//! The strategy `auto`: selects another strategy for each model, by what its backends share.
+//! The strategy of a model and the reason for it; with `auto` another one for each model, by what
+//! its backends share.
 
 use penstock_api::ModelLoading;
 use penstock_api::units::Timestamp;
@@ -16,7 +17,8 @@ pub struct ChosenStrategy {
     pub strategy: Strategy,
     /// The preset of scorers of the strategy weighted.
     pub preset: Option<&'static str>,
-    pub reason: &'static str,
+    /// The reason; `None` if the configuration names the strategy.
+    pub reason: Option<&'static str>,
 }
 
 impl Router {
@@ -29,16 +31,20 @@ impl Router {
         }
     }
 
-    /// Returns the strategy with the reason for it; `None` if the configuration names a strategy.
-    pub fn chosen_strategy(&self, model: &Model, now: Timestamp) -> Option<ChosenStrategy> {
-        let chosen = (self.strategy() == Strategy::Auto).then(|| choose(model, now))?;
+    /// Returns the strategy for a model at `now`, with the reason for it.
+    pub fn chosen_strategy(&self, model: &Model, now: Timestamp) -> ChosenStrategy {
+        let reason = self.strategy_reason;
+        let chosen = match self.strategy() {
+            Strategy::Auto => choose(model, now),
+            strategy => ChosenStrategy { strategy, preset: None, reason },
+        };
         let preset = self.weighted_in(chosen.strategy).and_then(Weighted::preset);
-        Some(ChosenStrategy { preset, ..chosen })
+        ChosenStrategy { preset, ..chosen }
     }
 }
 
 fn choose(model: &Model, now: Timestamp) -> ChosenStrategy {
-    let of = |strategy, reason| ChosenStrategy { strategy, preset: None, reason };
+    let of = |strategy, reason| ChosenStrategy { strategy, preset: None, reason: Some(reason) };
     let all = |holds: &dyn Fn(&Serving) -> bool| model.serving.iter().all(holds);
     let Some(first) = model.serving.first() else {
         return of(Strategy::Smart, "it has no backends");

@@ -39,6 +39,8 @@ pub struct Router {
     /// The policies of the configuration.
     pub policies: Policies,
     strategy: Strategy,
+    /// The reason for the strategy, if a key of the configuration other than its name selects it.
+    pub(super) strategy_reason: Option<&'static str>,
     weights: Weights,
     pub passthrough: Passthrough,
     pub(super) default_model: DefaultModel,
@@ -73,6 +75,7 @@ impl Router {
             names: Names::new(&config.aliases, &config.fallbacks),
             policies: Policies::default(),
             strategy: config.strategy,
+            strategy_reason: config.strategy_reason,
             weights: config.weights.clone(),
             default_model: config.default_model.clone(),
             passthrough: Passthrough::new(&config.passthrough),

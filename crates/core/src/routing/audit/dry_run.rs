@@ -179,7 +179,7 @@ impl DryRun<'_> {
         let model = topology.model(decision.model);
         let name = model.map(|model| &*model.name);
         let upstream = serving.and_then(|serving| serving.upstream_id.as_deref()).or(name);
-        let chosen = model.and_then(|model| router.chosen_strategy(model, now));
+        let reason = model.and_then(|model| router.chosen_strategy(model, now).reason);
         let weighted = router.weighted_in(decision.strategy);
         let profile = weighted.map(Weighted::profile);
         let weights = |profile: &Profile| {
@@ -195,7 +195,7 @@ impl DryRun<'_> {
             next_probe: decision.probe == Probe::Cooldown,
             strategy: decision.strategy.name().to_owned(),
             preset: weighted.and_then(Weighted::preset).map(str::to_owned),
-            strategy_reason: chosen.map(|chosen| chosen.reason.to_owned()),
+            strategy_reason: reason.map(str::to_owned),
             weights: profile.map(weights),
             picker: profile.map(|profile| profile.picker().name().to_owned()),
             candidates,

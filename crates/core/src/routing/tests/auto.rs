@@ -12,7 +12,7 @@ fn strategy(fleet: &mut Fleet, model: &str) -> Strategy {
     let strategy = fleet.route(TestRequest::of(model)).unwrap().strategy;
     let topology = fleet.live.topology();
     let model = topology.model(topology.model_id(model).unwrap()).unwrap();
-    let chosen = fleet.router.chosen_strategy(model, NOW).unwrap();
+    let chosen = fleet.router.chosen_strategy(model, NOW);
     assert_eq!(chosen.strategy, strategy, "what is shown is what decides");
     strategy
 }
@@ -68,16 +68,31 @@ fn strategy_follows_what_is_learned_of_engines() {
 
 #[test]
 fn settings_of_a_strategy_name_it() {
-    for (routing, expected) in [
-        ("", Strategy::Auto),
-        ("routing: { picker: softmax }\n", Strategy::Auto),
-        ("routing: { scorers: [] }\n", Strategy::Auto),
-        ("routing: { preset: lmetric }\n", Strategy::Weighted),
-        ("routing: { scorers: [{ name: queue-depth, weight: 1 }] }\n", Strategy::Weighted),
-        ("routing: { weights: { priority: 50, load: 30, latency: 20 } }\n", Strategy::Smart),
-        ("routing: { strategy: random, weights: { priority: 40, load: 40 } }\n", Strategy::Random),
+    const AUTO: Option<&str> =
+        Some("not all of its engines are known to keep prefixes of prompts or report their load");
+    for (settings, expected, reason) in [
+        ("", Strategy::Auto, AUTO),
+        ("picker: softmax", Strategy::Auto, AUTO),
+        ("scorers: []", Strategy::Auto, AUTO),
+        ("preset: lmetric", Strategy::Weighted, Some("routing.preset is set")),
+        (
+            "scorers: [{ name: queue-depth, weight: 1 }]",
+            Strategy::Weighted,
+            Some("routing.scorers is set"),
+        ),
+        (
+            "weights: { priority: 50, load: 30, latency: 20 }",
+            Strategy::Smart,
+            Some("only routing.weights is set"),
+        ),
+        ("strategy: random, weights: { priority: 40, load: 40 }", Strategy::Random, None),
+        ("strategy: weighted, preset: lmetric", Strategy::Weighted, None),
     ] {
+        let routing = format!("routing: {{ {settings} }}\n");
         let fleet = Fleet::of(&format!("{routing}backends:\n{}", backend("a", 1, "models: [m]")));
         assert_eq!(fleet.router.strategy(), expected, "{routing}");
+        let topology = fleet.live.topology();
+        let model = topology.model(topology.model_id("m").unwrap()).unwrap();
+        assert_eq!(fleet.router.chosen_strategy(model, NOW).reason, reason, "{routing}");
     }
 }

@@ -75,7 +75,7 @@ pub struct DecisionReport {
     /// The preset of scorers of the strategy weighted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub preset: Option<String>,
-    /// The reason for its choice, if it was chosen automatically.
+    /// The reason for it, if the configuration does not name it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub strategy_reason: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
