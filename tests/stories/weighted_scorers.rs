@@ -263,14 +263,15 @@ fn scorers_on_the_command_line_ask_for_weighted() {
         (line.split_once("    ").unwrap().1.to_owned(), ran.stderr)
     };
     let scorers = ["--routing-scorers", "prefix_affinity:3,queue_depth:2"];
-    let expected = "weighted (prefix-affinity 3, queue-depth 2; max-score)";
-    assert_eq!(check("", &scorers), (expected.to_owned(), String::new()));
+    let reason = "because routing.scorers is set";
+    let expected = format!("weighted (prefix-affinity 3, queue-depth 2; max-score), {reason}");
+    assert_eq!(check("", &scorers), (expected.clone(), String::new()));
     let (strategy, warning) = check("routing: { strategy: round_robin }", &scorers);
     assert_eq!(strategy, expected);
     assert!(warning.ends_with("instead of 'round_robin'\n"), "{warning}");
     let policy = file("policy.yaml", "routing-scorers: [{ name: load_balance, weight: 1 }]");
     let policy = ["--policy-config", policy.to_str().unwrap()];
-    assert_eq!(check("", &policy).0, "weighted (load-balance 1; max-score)");
+    assert_eq!(check("", &policy).0, format!("weighted (load-balance 1; max-score), {reason}"));
     for named in [["--strategy", "random"], ["--routing-policy", "random"]] {
         let (strategy, warning) = check("", &[named, scorers].concat());
         assert_eq!(strategy, "random");
