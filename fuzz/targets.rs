@@ -532,11 +532,24 @@ pub fn convert_request(bytes: &[u8]) {
     let Some((first, body)) = bytes.split_first() else { return };
     let (from, to) = conversion(*first);
     let Ok(converted) = penstock_dialect::convert_request(from, to, body, &TERMS) else { return };
-    let value: Value = serde_json::from_slice(&converted.body).unwrap();
-    assert_eq!(value["model"], TERMS.model);
+    if let Some(value) = parsed(&converted.body) {
+        assert_eq!(value["model"], TERMS.model);
+    }
     // What it became is what the backend reads: the same again gives the same.
     let again = penstock_dialect::convert_request(from, to, body, &TERMS).unwrap();
     assert_eq!(again, converted);
+}
+
+/// Returns the JSON, which must be complete; none if it has a number beyond `f64`, which JSON
+/// allows and `serde_json` cannot hold.
+fn parsed(json: &[u8]) -> Option<Value> {
+    match serde_json::from_slice(json) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            assert!(error.to_string().starts_with("number out of range"), "{error}");
+            None
+        }
+    }
 }
 
 /// The first byte picks the conversion, the second the length of the chunks, the rest is the
@@ -572,7 +585,7 @@ pub fn convert_stream(bytes: &[u8]) {
     for line in text.lines().filter(|line| !line.is_empty()) {
         let data = if is_lines { Some(line) } else { line.strip_prefix("data: ") };
         if let Some(data) = data.filter(|data| *data != "[DONE]") {
-            serde_json::from_str::<Value>(data).unwrap();
+            parsed(data.as_bytes());
         }
     }
     if error.is_none() && matches!(client, Operation::OllamaChat | Operation::OllamaGenerate) {
