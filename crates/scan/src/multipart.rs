@@ -265,8 +265,8 @@ impl Form {
             .map_err(|error| ScanError::InvalidUtf8 { offset: start + error.valid_up_to() })?;
         match field {
             Field::Model => {
-                // Some engines read the first of two fields.
-                if self.model.is_some_and(|first| first.of(body) != value) {
+                // Some engines read the first of two fields, and a rewrite edits one.
+                if self.model.is_some() {
                     return Err(ScanError::Twin { field: "model" });
                 }
                 self.model_is_file = false;
