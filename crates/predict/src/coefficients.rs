@@ -29,13 +29,13 @@ pub struct Coefficients {
 
 impl Coefficients {
     /// Returns the time of a step in which `decodes` requests decode, and nothing else happens.
-    #[inline]
+    #[inline(always)]
     pub fn step_us(&self, decodes: f64, context_tokens: f64) -> f64 {
         (self.base_us + self.added_us(decodes, context_tokens)) * self.batch_ratios.of(decodes)
     }
 
     /// Returns the time that `decodes` more requests add to a step, whatever the size of the batch.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn added_us(&self, decodes: f64, context_tokens: f64) -> f64 {
         self.decode_us * decodes + self.context_us * context_tokens
     }

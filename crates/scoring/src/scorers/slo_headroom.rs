@@ -86,7 +86,7 @@ impl Scorer for SloHeadroom {
                 *score = 0.0;
                 continue;
             }
-            let own = headroom(prediction).filter(|_| packs);
+            let own = if packs { headroom(prediction) } else { None };
             let place = self.prefer(costs.place(*score), own.map(|headroom| headroom.share));
             *score = match (keeps, is_warm(one)) {
                 (true, true) => MIN_PREFERRED + (1.0 - MIN_PREFERRED) * place,
