@@ -31,6 +31,8 @@ const EXAMPLES: &[(&str, usize)] = &[
     ("add-a-metric", 2),
     ("add-an-admin-endpoint", 2),
     ("add-a-command", 2),
+    // Its file, its setting, and the line that calls it.
+    ("add-a-step-of-a-request", 3),
     // The record, the place that sets it, and its line.
     ("add-a-field-of-the-access-log", 3),
 ];
