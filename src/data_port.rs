@@ -230,7 +230,7 @@ async fn refuse(flow: &mut Flow<'_>, refused: Option<RefusedHead>) -> Served {
 
 /// Handles one request, from its head to its end.
 async fn handle(flow: &mut Flow<'_>) -> Served {
-    let Some(client) = flow.ctx.client.clone() else { return flow.ctx.client_gone() };
+    let Some(client) = flow.ctx.client.clone() else { return flow.ctx.end_cancelled() };
     let Some(forwarded) = read_head(flow).await? else {
         // With an unread body, the next bytes are no head.
         if flow.ctx.body_length == BodyLength::None {

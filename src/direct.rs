@@ -95,7 +95,7 @@ impl TakeResponse for DirectRecipient {
 pub(crate) async fn end_directly(flow: &mut Flow<'_>, end: AttemptEnd) -> Served {
     match end {
         AttemptEnd::Relayed(served) => served,
-        AttemptEnd::Failed(Failure::ClientGone) => flow.ctx.client_gone(),
+        AttemptEnd::Failed(Failure::ClientGone) => flow.ctx.end_cancelled(),
         AttemptEnd::Failed(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
         AttemptEnd::Own { .. }
         | AttemptEnd::Gathered(_)

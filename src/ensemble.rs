@@ -86,7 +86,7 @@ pub(crate) async fn serve_ensemble(
                 Err(error) => send_error(flow, error).await,
             }
         }
-        Err(NoDraft::ClientGone) => flow.ctx.client_gone(),
+        Err(NoDraft::ClientGone) => flow.ctx.end_cancelled(),
         Err(NoDraft::Failed(CallFailure::Own(error))) => send_error(flow, error).await,
         Err(NoDraft::Failed(CallFailure::Held(held, outcome))) => {
             flow.ctx.record.response.outcome = Some(outcome);

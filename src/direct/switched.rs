@@ -62,7 +62,7 @@ async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: HeaderValue) ->
     flow.ctx.record_backend(attempt.serving, attempt.backend);
     let Some(client) = attempt.client.upgraded() else {
         debug_assert!(false, "only HTTP/1.1 requests are upgraded");
-        return flow.ctx.client_gone();
+        return flow.ctx.end_cancelled();
     };
     let mut header = head.header;
     keep_upstream_id(&mut header, flow.ctx)?;

@@ -60,7 +60,7 @@ pub(crate) async fn serve_tunnel(
     let (mut request, Decided { decision, permit }) = match reserve(flow, way, no_body).await {
         Ok(reserved) => reserved,
         Err(Some(error)) => return send_error(flow, error).await,
-        Err(None) => return flow.ctx.client_gone(),
+        Err(None) => return flow.ctx.end_cancelled(),
     };
     let fleet = std::sync::Arc::clone(&request.fleet);
     let serving = decision.serving(&fleet);

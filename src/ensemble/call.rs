@@ -21,7 +21,7 @@ use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::queue::{Unadmitted, has_others_waiting};
 use crate::proxy::rate_limits::settle_rate;
 use crate::proxy::request::{Decided, Named, ScannedRequest};
-use crate::proxy::retry::{decide_in_turn, may_retry, route_error};
+use crate::proxy::retry::{decide_in_turn, route_error, take_retry};
 use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 use penstock_core::routing::{RequestFacts, RequestRecord};
 
@@ -171,7 +171,7 @@ impl Call {
                 end => end,
             };
             self.request.tried.insert(backend);
-            if self.may_retry(flow, &end) {
+            if self.take_retry(flow, &end) {
                 match decide(&mut flow.of_call(&mut self.ctx), &self.request) {
                     Ok(next) => {
                         decided = next;
@@ -185,7 +185,7 @@ impl Call {
         }
     }
 
-    fn may_retry(&mut self, flow: &Flow<'_>, end: &AttemptEnd) -> bool {
+    fn take_retry(&mut self, flow: &Flow<'_>, end: &AttemptEnd) -> bool {
         let failure = match end {
             AttemptEnd::Failed(failure) => failure,
             // Another backend may serve the operation itself.
@@ -201,12 +201,12 @@ impl Call {
         let is_refused_again = self.has_met_limit && failure.is_turned_away();
         self.has_met_limit |= failure.is_rate_limit();
         let Self { ctx, request, .. } = self;
-        is_allowed && !is_refused_again && may_retry(&mut flow.of_call(ctx), request, failure)
+        is_allowed && !is_refused_again && take_retry(&mut flow.of_call(ctx), request, failure)
     }
 
     fn cancel(mut self, flow: &Flow<'_>) -> CallEnd {
         // Only the record matters: the error is that of the client's own request.
-        let _gone = self.ctx.client_gone();
+        let _gone = self.ctx.end_cancelled();
         if self.ctx.holds_limits() {
             settle_rate(&self.ctx);
         }

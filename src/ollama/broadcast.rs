@@ -98,7 +98,7 @@ pub(crate) async fn serve_command(
     let tasks: Vec<TargetTask> = tasks.collect();
     let mut progress = CommandProgress::start(&flow.proxy.calls, tasks);
     let Some(ends) = progress.run(flow, command.is_streaming).await? else {
-        return flow.ctx.client_gone();
+        return flow.ctx.end_cancelled();
     };
     let names = targets.iter().map(|backend| &*backend.config.name);
     let ends: Vec<(&str, TargetEnd)> = names.zip(ends).collect();
@@ -113,7 +113,7 @@ fn fleet_timeout(ctx: &RequestContext, backend: &Backend) -> Duration {
 
 /// The backend that pushes a model: the first that is up and has it.
 fn holder<'a>(fleet: &Topology, all: &[&'a Backend], name: &str) -> Result<&'a Backend, OwnError> {
-    let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+    let model = fleet.model_named(name);
     let serves = |backend: &Backend| {
         model.is_some_and(|model| model.serving.iter().any(|row| row.id == backend.state.id))
     };
@@ -149,7 +149,7 @@ async fn await_discovery(
     let until = now().after(MAX_SEEN_WAIT);
     while now() < until && ctx.generation.config.discovery.enabled {
         let fleet = ctx.generation.fleet.topology();
-        let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+        let model = fleet.model_named(name);
         let lists = |id| model.is_some_and(|model| model.serving.iter().any(|row| row.id == id));
         if discovered.iter().all(|id| lists(*id) == is_expected) {
             return;
@@ -180,7 +180,7 @@ async fn respond(
         let line = Bytes::from(format!("{page}\n"));
         return match flow.client.write_body(line, true).await {
             Ok(()) => Ok(()),
-            Err(_gone) => flow.ctx.client_gone(),
+            Err(_gone) => flow.ctx.end_cancelled(),
         };
     }
     flow.ctx.record.response.status = status;

@@ -69,14 +69,14 @@ async fn send_events(flow: &mut Flow<'_>, mut events: Box<dyn EventSource>) -> S
     add_stream_fields(&mut head)?;
     frame_open_end(&mut head, &mut flow.client)?;
     add_common_fields(&mut head, flow.ctx)?;
-    let Some(client) = flow.ctx.client.clone() else { return flow.ctx.client_gone() };
+    let Some(client) = flow.ctx.client.clone() else { return flow.ctx.end_cancelled() };
     flow.client.write_head(Box::new(head)).await?;
     loop {
         let event = tokio::select! {
             event = events.next() => event,
             () = poll_fn(|cx| client.poll_gone(cx)) => {
                 // The usual end of a stream that ends only at shutdown.
-                let gone = flow.ctx.client_gone();
+                let gone = flow.ctx.end_cancelled();
                 flow.ctx.record.response.outcome = Some(Outcome::Ok);
                 return gone;
             }
@@ -84,7 +84,7 @@ async fn send_events(flow: &mut Flow<'_>, mut events: Box<dyn EventSource>) -> S
         let is_last = event.is_none();
         let event = event.unwrap_or_default();
         if flow.client.write_body(event, is_last).await.is_err() {
-            return flow.ctx.client_gone();
+            return flow.ctx.end_cancelled();
         }
         if is_last {
             return Ok(());

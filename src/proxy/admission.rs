@@ -58,7 +58,7 @@ fn examine(
     let session = session_of(flow.ctx, headers, profile.session.of(&body.bytes));
     let split = split_of(flow.ctx, session);
     let target = router.names.resolve(&model, &fleet, split);
-    let known = fleet.model_id(target).and_then(|id| fleet.model(id));
+    let known = fleet.model_named(target);
     flow.ctx.record.routing.model = known.map(|model| model.name.clone());
     flow.ctx.record.request.is_streaming = profile.streaming;
     flow.ctx.record.request.unloads_model =

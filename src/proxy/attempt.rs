@@ -103,7 +103,7 @@ impl<'a> Attempt<'a> {
         ResponseTerms {
             operation: profile.operation,
             sent,
-            model: self.upstream_name(request).unwrap_or(&request.model),
+            model: self.sent_model(request),
             body: request.body(),
             key: if passes { SentKey::Clients } else { SentKey::Own },
             is_converted: self.conversion.is_some(),
@@ -120,8 +120,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// The name for the model that the backend is sent.
+    pub(crate) fn sent_model<'b>(&'b self, request: &'b ScannedRequest) -> &'b str {
+        self.upstream_name(request).unwrap_or(&request.model)
+    }
+
     /// The backend's name for the model; `None` for the name that the client sent.
-    pub(crate) fn upstream_name<'b>(&'b self, request: &'b ScannedRequest) -> Option<&'b str> {
+    fn upstream_name<'b>(&'b self, request: &'b ScannedRequest) -> Option<&'b str> {
         let resolved = self.fleet.model(self.decision.model);
         let configured = self.serving.upstream_id.as_deref();
         let name = configured.or(resolved.map(|model| &*model.name));
@@ -187,7 +192,7 @@ pub(crate) enum Elsewhere {
 pub(crate) struct AttemptResult {
     pub(crate) outcome: Outcome,
     pub(crate) code: Option<ErrorCode>,
-    /// The time at which the first token of a stream passed.
+    /// The time at which the first token of a stream passed, or the head of a whole response.
     pub(crate) first_token: Option<Timestamp>,
     /// True if the response goes to the client.
     pub(crate) is_relayed: bool,

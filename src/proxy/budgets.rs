@@ -146,7 +146,7 @@ fn adopt(flow: &mut Flow<'_>, request: &mut ScannedRequest, at_limit: &AtLimit) 
     if request.instead != terms.instead {
         request.instead = terms.instead;
         let target = router.names.resolve(request.wanted_model(), &request.fleet, request.split);
-        let known = request.fleet.model_id(target).and_then(|id| request.fleet.model(id));
+        let known = request.fleet.model_named(target);
         flow.ctx.record.routing.model = known.map(|model| model.name.clone());
     }
     true

@@ -28,7 +28,7 @@ thread_local! {
     static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
 }
 
-/// The reason why no attempt follows.
+/// The reason why a decision has no backend.
 pub(crate) enum Undecided {
     /// No backend can take the request.
     NoRoute(RouteError),
@@ -45,7 +45,9 @@ pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<De
     let config = &flow.ctx.generation.config;
     let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
     // Before the first attempt: the body is held for certain only then.
-    if flow.ctx.record.routing.attempts == 0 && is_replayed {
+    // Once, although a request that waits in the queue is decided about several times.
+    let record = &flow.ctx.record;
+    if record.routing.attempts == 0 && record.request.replay.is_none() && is_replayed {
         flow.ctx.record.request.replay = Some(Box::new(replay_fields(request.view(flow.ctx))));
     }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
@@ -159,18 +161,19 @@ pub(super) fn reserve_better(
         let decision = router.route(&input, &mut random, scratch, &mut NoRecord).ok()?;
         let serving = decision.serving(topology)?;
         let estimate = decision.estimate(&request.profile, serving, input.now);
-        // Safe: not a byte of a response has come, and the first attempt is dropped.
-        let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
-        // The budget comes last, because the question spends a retry.
-        if !decision.is_better_than(from, remaining_us, &estimate)
-            || !flow.proxy.retries.may_retry(safety, attempts, routing, input.now)
-        {
+        if !decision.is_better_than(from, remaining_us, &estimate) {
             return None;
         }
         let reserved = reserve(flow, request, &tried, prompt, scratch).ok()?;
         // Another request, or chance, may have changed the decision.
         let decision = &reserved.decided.decision;
-        (decision.model == from.model && decision.backend != from.backend).then_some(reserved)
+        let is_elsewhere = decision.model == from.model && decision.backend != from.backend;
+        // Safe: not a byte of a response has come, and the first attempt is dropped.
+        let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
+        // The budget comes last, because the question spends a retry.
+        let may_move =
+            is_elsewhere && flow.proxy.retries.take_retry(safety, attempts, routing, input.now);
+        may_move.then_some(reserved)
     })
 }
 

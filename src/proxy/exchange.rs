@@ -171,7 +171,7 @@ async fn send(
     request: &ScannedRequest,
     attempt: &Attempt<'_>,
 ) -> Result<ResponseHead, ExchangeError> {
-    let name = attempt.upstream_name(request).unwrap_or(&request.model);
+    let name = attempt.sent_model(request);
     let wire_name = wire_name(&request.profile, request.body(), name);
     // Compared decoded: a name the client wrote with escapes is still that name.
     let keeps_name = match request.profile.names_model() {

@@ -65,7 +65,7 @@ impl<'a> Flow<'a> {
 }
 
 /// The client's side of a request: its head, and the way of its response. Another front door is
-/// another value.
+/// another variant.
 pub(crate) enum ClientSide<'a> {
     /// A session of Pingora: HTTP/1.1, or HTTP/2 through the sessions of `downstream`.
     Session(&'a mut Session),
@@ -82,7 +82,7 @@ impl ClientSide<'_> {
         }
     }
 
-    /// The same, for a front door that changes it before it is forwarded.
+    /// The same, to change it before it is forwarded; `None` where nothing of it is.
     pub(crate) fn head_mut(&mut self) -> Option<&mut RequestHeader> {
         match self {
             Self::Session(session) => Some(session.req_header_mut()),
@@ -216,14 +216,14 @@ impl RequestContext {
 
     /// Ends a request whose client has left with its whole response.
     pub(crate) fn left_after_end(&mut self) -> Served {
-        let gone = self.client_gone();
+        let gone = self.end_cancelled();
         // The client has all that it came for: its departure is no cancellation.
         self.record.response.outcome = None;
         gone
     }
 
     /// Ends a request whose client has left: there is no reader for a response.
-    pub(crate) fn client_gone(&mut self) -> Served {
+    pub(crate) fn end_cancelled(&mut self) -> Served {
         self.record.response.outcome = Some(Outcome::Cancel);
         if self.record.response.status == 0 {
             // The status of nginx for this case: for logs and metrics, since no client is left to

@@ -97,7 +97,7 @@ pub(crate) async fn send_error(flow: &mut Flow<'_>, error: OwnError) -> Served {
 
 /// Responds to a request whose body could not be read.
 pub(crate) async fn send_body_error(flow: &mut Flow<'_>, error: &BodyError) -> Served {
-    let Some(own) = OwnError::from_body(error) else { return flow.ctx.client_gone() };
+    let Some(own) = OwnError::from_body(error) else { return flow.ctx.end_cancelled() };
     let mut response = error_response(flow.ctx, &own)?;
     if matches!(error, BodyError::Coding(_)) {
         // RFC 9110 §15.5.16: what the client may send instead.

@@ -177,7 +177,7 @@ fn of_first_backend<T>(
     let fleet = ctx.generation.fleet.topology();
     let names = &ctx.generation.router.names;
     let name = names.resolve(estimate.model, &fleet, SplitPoint::default());
-    let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+    let model = fleet.model_named(name);
     model.and_then(|model| model.serving.first()).map(read)
 }
 

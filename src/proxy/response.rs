@@ -72,7 +72,7 @@ pub(crate) async fn relay(
         true => Ok(None),
         false => send_head(client, head.header, timing).await,
     };
-    let Ok(mut held) = sent else { return ctx.client_gone() };
+    let Ok(mut held) = sent else { return ctx.end_cancelled() };
     let terms = RelayTerms {
         started,
         timeouts: &attempt.serving.timeouts,
@@ -95,7 +95,7 @@ pub(crate) async fn relay(
         }
         RelayEnd::Unterminated => Ok(()),
         RelayEnd::LeftAfterEnd => flow.ctx.left_after_end(),
-        RelayEnd::ClientGone => flow.ctx.client_gone(),
+        RelayEnd::ClientGone => flow.ctx.end_cancelled(),
         RelayEnd::Cut(code) => {
             // The connection closes first: the engine stops while a slow client takes the error.
             drop(exchange);

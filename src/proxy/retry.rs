@@ -26,7 +26,9 @@ use crate::proxy::queue::{
     keep_to_cooling, may_wait_after,
 };
 use crate::proxy::request::{Decided, ScannedRequest};
-use crate::proxy::retry::last_response::{send_failure, send_own, send_refusal, send_unadmitted};
+use crate::proxy::retry::last_response::{
+    send_engine_refusal, send_failure, send_own, send_unadmitted,
+};
 use crate::proxy::rewrite::context_shift::{learn_refusal, pass_over_small, shorten_for};
 use crate::upstream::failure::{Failure, Refusal};
 use crate::upstream::retry_safety::safety_of;
@@ -36,7 +38,7 @@ struct LastAttempt {
     failure: Failure,
     decision: RoutingDecision,
     fleet: Arc<Topology>,
-    /// True if every backend that could take the request has been tried.
+    /// True if every backend that could take the request has been tried, or would refuse it.
     is_last: bool,
 }
 
@@ -81,7 +83,7 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
             Next::Served(served) => Some(served),
             Next::Own(response) => Some(Box::pin(send_own(flow, *response)).await),
             Next::Failure(attempt) => Some(Box::pin(send_failure(flow, &request, attempt)).await),
-            Next::Refusal => Box::pin(send_refusal(flow, &mut request)).await,
+            Next::Refusal => Box::pin(send_engine_refusal(flow, &mut request)).await,
         };
         if let Some(served) = sent {
             return served;
@@ -145,7 +147,7 @@ fn after_attempt(
             return Next::Served(served);
         }
         AttemptEnd::Own { response, .. } => return Next::Own(Box::new(response)),
-        AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(flow.ctx.client_gone()),
+        AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(flow.ctx.end_cancelled()),
         AttemptEnd::Failed(failure) => {
             let fleet = Arc::clone(&request.fleet);
             let is_refused_again = past.has_met_limit && failure.is_turned_away();
@@ -221,7 +223,7 @@ fn goes_on(
         if !lacks_operation {
             request.tried.insert(decision.backend);
         }
-        if is_refused_again || !may_retry(flow, request, failure) {
+        if is_refused_again || !take_retry(flow, request, failure) {
             return false;
         }
     }
@@ -235,9 +237,9 @@ fn goes_on(
     true
 }
 
-/// Returns whether the failure is safe to retry, and neither `routing.max_retries` nor the retry
+/// Takes a retry if the failure is safe to retry, and neither `routing.max_retries` nor the retry
 /// budget is used up.
-pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: &Failure) -> bool {
+pub(crate) fn take_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: &Failure) -> bool {
     flow.ctx.record.routing.lost_connections += u32::from(failure.is_lost_connection());
     let routing = &flow.ctx.generation.config.routing;
     let safety = match safety_of(failure) {
@@ -252,7 +254,7 @@ pub(crate) fn may_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: 
     };
     // A refusal after which the request waits is no retry: no engine has started on it.
     let attempts = flow.ctx.record.routing.attempts.saturating_sub(flow.ctx.record.queue.refusals);
-    flow.proxy.retries.may_retry(safety, attempts, routing, now())
+    flow.proxy.retries.take_retry(safety, attempts, routing, now())
 }
 
 /// Returns whether the request may be sent again after it was lost: it has no effect beside its

@@ -303,7 +303,7 @@ impl LimitLearner {
     /// Forgets limits that no wait has shown for long. Returns whether the limits have changed.
     pub(super) fn expire(&mut self, now_us: f64) -> bool {
         let is_known = self.slots.limit.is_finite() || self.kv_tokens.limit.is_finite();
-        if !is_known || now_us <= self.counted_at_us.max(0.0) + BELIEVED_US {
+        if !is_known || now_us <= self.counted_at_us + BELIEVED_US {
             return false;
         }
         if self.counted_at_us == f64::NEG_INFINITY {

@@ -89,6 +89,9 @@ fn limit_without_evidence_expires() {
     });
     assert!(!limits.expire(500e6) && limits.slots() == 32.0);
     assert!(limits.expire(700e6) && limits.slots() == f64::INFINITY);
+    let mut restored = LimitLearner::default();
+    restored.restore(Some(8.0), None);
+    assert!(!restored.expire(1e6) && restored.expire(650e6), "a new process starts at 0");
     limits.restore(Some(8.0), None);
     assert!(!limits.expire(5000e6) && !limits.expire(5500e6) && limits.slots() == 8.0);
     assert!(limits.expire(5700e6));

@@ -48,6 +48,39 @@ fn decisions_read_what_was_learned() {
 }
 
 #[test]
+fn first_event_may_have_several_tokens() {
+    let predictor = Arc::new(Predictor::default());
+    serve_alone(&predictor, 30);
+    let length = || predictor.estimate(&SENT, 1e9).prediction.output_tokens;
+    let before = length();
+    for _ in 0..40 {
+        let mut ticket = send(&predictor, 1e9);
+        ticket.tokens(32, 1e9 + 40_000.0);
+        ticket.tokens(1, 1e9 + 45_000.0);
+        ticket.complete(None, 1e9 + 50_000.0);
+    }
+    assert!(before > 90.0 && (33.0..80.0).contains(&length()), "{before} {}", length());
+}
+
+#[test]
+fn silence_before_a_client_leaves_is_no_time_per_token() {
+    let leave = |rest_us: f64| {
+        let predictor = Arc::new(Predictor::default());
+        serve_alone(&predictor, 30);
+        for number in 0..40 {
+            let start = 1e9 + f64::from(number) * 1e8;
+            let mut ticket = send(&predictor, start);
+            for token in 0..40 {
+                ticket.tokens(1, start + 40_000.0 + f64::from(token) * 5_000.0);
+            }
+            ticket.cut(start + 240_000.0 + rest_us);
+        }
+        predictor.estimate(&SENT, 1e10).prediction.tpot_p90_us
+    };
+    assert_eq!(leave(0.0), leave(3e7));
+}
+
+#[test]
 fn cached_tokens_cost_no_prefill() {
     let predictor = Arc::new(Predictor::default());
     let work = |cached| {

@@ -24,6 +24,8 @@ pub struct Ticket {
     pub(super) allowed_ns: Option<u64>,
     /// The time of its first token.
     pub(super) first_token_at_us: f64,
+    /// The time of the last one that was learned.
+    pub(super) last_token_at_us: f64,
     /// The work of all prompts sent up to it.
     pub(super) sent_work_us: f64,
     /// The number of tokens that it has emitted; 0 before the first.

@@ -176,7 +176,7 @@ async fn refuse_upload(flow: &mut Flow<'_>, error: UploadError) -> Served {
     let own = match error {
         UploadError::Body(error) => match OwnError::from_body(&error) {
             Some(own) => own.closing(),
-            None => return flow.ctx.client_gone(),
+            None => return flow.ctx.end_cancelled(),
         },
         UploadError::TooLarge(error) => error,
         UploadError::WrongDigest => {

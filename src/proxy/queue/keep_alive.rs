@@ -120,7 +120,7 @@ async fn send_waiting(flow: &mut Flow<'_>, operation: Operation) -> Served {
     if let Some(client) = &flow.ctx.client {
         let flushed = poll_fn(|cx| client.poll_flush(cx)).await;
         if flushed.is_err() {
-            return flow.ctx.client_gone();
+            return flow.ctx.end_cancelled();
         }
     }
     Ok(())

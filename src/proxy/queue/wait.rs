@@ -27,7 +27,7 @@ use crate::upstream::failure::Failure;
 /// The maximum number of busy refusals of one request before another one counts as a failure.
 const MAX_REFUSALS: u32 = 32;
 
-/// The reason why no attempt follows.
+/// The reason why a request gets no attempt: no decision, or its wait in the queue has ended.
 pub(crate) enum Unadmitted {
     Undecided(Undecided),
     /// The request has waited in vain, or could not wait.

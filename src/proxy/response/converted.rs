@@ -35,7 +35,7 @@ pub(super) async fn relay_whole(
     let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
-        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return flow.ctx.client_gone(),
+        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return flow.ctx.end_cancelled(),
         Err(error) => return fail(flow, OwnError::from_unread(error)).await,
     };
     let mut monitor = request.monitor(attempt.sent_operation(request), None);
@@ -83,7 +83,7 @@ pub(super) async fn relay_whole(
         flow.ctx.record.queue.is_kept_alive || client.write_head(head.header).await.is_ok();
     match has_head && client.write_body(body, true).await.is_ok() {
         true => Ok(()),
-        false => flow.ctx.client_gone(),
+        false => flow.ctx.end_cancelled(),
     }
 }
 
@@ -94,7 +94,7 @@ async fn send_failed(
     attempt: &Attempt<'_>,
     mut held: HeldResponse,
 ) -> Served {
-    let model = attempt.upstream_name(request).unwrap_or(&request.model);
+    let model = attempt.sent_model(request);
     held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
     flow.ctx.record.response.outcome = Some(Outcome::Fault);
     send_held(flow, convert_held(held, request.profile.operation), false).await

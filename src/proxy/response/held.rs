@@ -55,7 +55,7 @@ pub(crate) fn held_of(
     }
     // SDKs go by the status: with the engine's 200 they would take the error for a response.
     if refusal.is_some() && held.status < 400 {
-        let model = attempt.upstream_name(request).unwrap_or(&request.model);
+        let model = attempt.sent_model(request);
         held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
     }
     convert_held(held, request.profile.operation)

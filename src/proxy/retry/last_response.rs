@@ -34,7 +34,7 @@ pub(super) async fn send_own(
 }
 
 /// Responds with the engine's own refusal, if there was one that explains the end of the request.
-pub(super) async fn send_refusal(
+pub(super) async fn send_engine_refusal(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
 ) -> Option<Served> {
@@ -51,7 +51,7 @@ pub(super) async fn send_unadmitted(
     reason: Unadmitted,
 ) -> Served {
     match reason {
-        Unadmitted::Undecided(Undecided::ClientGone) => flow.ctx.client_gone(),
+        Unadmitted::Undecided(Undecided::ClientGone) => flow.ctx.end_cancelled(),
         Unadmitted::Undecided(Undecided::NoRoute(error)) => {
             record_rejections(flow.ctx, request);
             send_unserved(flow, request, past, error).await
@@ -71,7 +71,7 @@ async fn send_unserved(
     past: Past,
     error: RouteError,
 ) -> Served {
-    if let Some(served) = send_refusal(flow, request).await {
+    if let Some(served) = send_engine_refusal(flow, request).await {
         return served;
     }
     match (past.last, past.not_converted) {

@@ -23,7 +23,7 @@ pub(super) fn convert(
     target: Operation,
 ) -> Result<(), NotConverted> {
     let from = request.profile.operation;
-    let model = attempt.upstream_name(request).unwrap_or(&request.model).into();
+    let model = attempt.sent_model(request).into();
     let num_ctx = attempt.serving.num_ctx.map(|length| length.0);
     let terms = Terms { target, engine: attempt.engine(), model, num_ctx };
     let conversion = match request.conversion.take() {

@@ -55,7 +55,7 @@ async fn switch(
         ResidencyChange::Load => ("/models/load", "already"),
         ResidencyChange::Unload => ("/models/unload", "not "),
     };
-    let model = attempt.upstream_name(request).unwrap_or(&request.model);
+    let model = attempt.sent_model(request);
     let body = Bytes::from(json!({ "model": model }).to_string());
     let posted = tokio::select! {
         posted = post(flow, attempt, path, body) => posted,

@@ -27,7 +27,7 @@ pub(super) async fn respond(
     attempt: &mut Attempt<'_>,
     counter: Operation,
 ) -> AttemptEnd {
-    let model = attempt.upstream_name(request).unwrap_or(&request.model);
+    let model = attempt.sent_model(request);
     let terms = RequestTerms { model, engine: attempt.engine(), num_ctx: None };
     let chat = match convert_request(Operation::CountTokens, counter, request.body(), &terms) {
         Ok(converted) => Bytes::from(converted.body),
@@ -37,7 +37,7 @@ pub(super) async fn respond(
     };
     attempt.conversion = Some((Operation::CountTokens, counter));
     let attempt = &*attempt;
-    let model = attempt.upstream_name(request).unwrap_or(&request.model);
+    let model = attempt.sent_model(request);
     let engine = Counting { flow, attempt, model };
     let counting = async {
         match counter {

@@ -16,8 +16,8 @@ section! {
         /// Time between checks of a backend that is not healthy.
         pub unhealthy_interval: Duration ["unhealthy_interval" as Positive] =
             Duration::from_secs(1),
-        /// Time between checks of a healthy backend once one failed, or a request met a failure or
-        /// is silent for three times as long.
+        /// Time between checks of a healthy backend after a failed check or request. One with
+        /// requests in flight that sends nothing for three times as long is checked, too.
         pub fast_interval: Duration ["fast_interval" as Positive] = Duration::from_millis(250),
         /// Random share of the interval, so that checks do not synchronize.
         pub jitter: f64 ["jitter" as Share] = 0.2,

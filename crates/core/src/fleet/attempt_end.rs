@@ -164,8 +164,8 @@ impl Serving {
         };
         let learned = self.evidence.learn(&sign, &self.state.name, config, &backends);
         // Refusals are frequent: only those that steer requests make decisions look at them.
-        if is_refusal && (learned.is_paused_for_client || learned.paused.is_some()) {
-            self.state.note_fault(at, config);
+        if learned.has_pause() {
+            self.state.note_pause(at, config);
         }
         learned
     }

@@ -252,5 +252,10 @@ pub(super) fn pause(config: &BreakerConfig, times: u32) -> Duration {
     config.open.saturating_mul(1 << times.min(MAX_DOUBLINGS)).min(config.max_open)
 }
 
+/// Returns the latest time at which a pause that starts at `at` is forgotten.
+pub(super) fn pauses_end(at: Timestamp, config: &BreakerConfig) -> Timestamp {
+    at.after(config.max_open.max(config.open)).after(config.window)
+}
+
 #[cfg(test)]
 mod tests;

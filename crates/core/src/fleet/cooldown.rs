@@ -258,7 +258,8 @@ impl Cooldowns {
                 list
             });
         }
-        self.latest.fetch_max(until.0, Ordering::Relaxed);
+        // Released, so that a `clear` that overwrites it sees the end in the list as well.
+        self.latest.fetch_max(until.0, Ordering::AcqRel);
     }
 
     /// Ends the cooldowns that cover a request: the backend served it.
@@ -268,9 +269,9 @@ impl Cooldowns {
             others.collect::<Vec<Arc<Cooldown>>>()
         });
         let last_end = || self.list.load().iter().map(|one| one.ends_at().0).max().unwrap_or(0);
-        self.latest.store(last_end(), Ordering::SeqCst);
+        self.latest.swap(last_end(), Ordering::AcqRel);
         // A cooldown that started in between is in the list, and its end was overwritten.
-        self.latest.fetch_max(last_end(), Ordering::SeqCst);
+        self.latest.fetch_max(last_end(), Ordering::AcqRel);
     }
 }
 

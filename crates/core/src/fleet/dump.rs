@@ -196,7 +196,7 @@ fn overlay_model(
     let millis = |key, ms: Option<f64>| duration_of(&row.name, key, ms.map(|ms| ms / 1e3));
     let first_token = millis("first_token_ms", model.first_token_ms)?;
     let response = millis("response_ms", model.response_ms)?;
-    let served = topology.model_id(&model.id).and_then(|id| topology.model(id));
+    let served = topology.model_named(&model.id);
     let here = |one: &&crate::fleet::Serving| *one.state.name == *row.name;
     let Some(serving) = served.and_then(|served| served.serving.iter().find(here)) else {
         return Ok(());

@@ -69,10 +69,11 @@ impl Record {
         }
     }
 
-    /// Returns whether a fault within `window` may be evidence.
+    /// Returns whether a fault within `window` may be evidence, or a pause by an earlier one.
     fn is_active(&self, now: Timestamp, window: Duration) -> bool {
         let last = self.last_fault.load(Ordering::Relaxed);
-        last > 0 && now.since(Timestamp(last)) < window
+        let has_fault = last > 0 && now.since(Timestamp(last)) < window;
+        has_fault || self.paused.load().iter().any(|one| one.state(now) != BreakerState::Closed)
     }
 
     /// Publishes the pauses to decisions. Continued pauses keep their probe slot.
@@ -116,6 +117,11 @@ pub(super) struct Learned {
 }
 
 impl Learned {
+    /// Returns whether the backend is paused now, for the client or for all.
+    pub(super) fn has_pause(&self) -> bool {
+        self.is_paused_for_client || self.paused.is_some()
+    }
+
     /// Adds the changes by the other kind of evidence.
     pub(super) fn and(mut self, other: Self) -> Self {
         self.released.extend(other.released);
@@ -226,10 +232,11 @@ impl Evidence {
         }
         let added = Arc::new(Record { client, ..Record::default() });
         let last_fault = |one: &Record| one.last_fault.load(Ordering::Relaxed);
-        let oldest = sign.at.before(window).0;
         self.clients.rcu(|list| {
             // Of two records that a client's first faults start at once, the later one stays.
-            let live = list.iter().filter(|one| last_fault(one) >= oldest && one.client != client);
+            let is_live =
+                |one: &&Arc<Record>| one.client != client && one.is_active(sign.at, window);
+            let live = list.iter().filter(is_live);
             let mut list: Vec<Arc<Record>> = live.cloned().collect();
             if list.len() >= MAX_CLIENTS {
                 let order = |one: &Record| (!one.paused.load().is_empty(), last_fault(one));

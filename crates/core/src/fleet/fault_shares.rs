@@ -13,7 +13,7 @@
 //!
 //! **The test.** The evidence is a log likelihood ratio: how much less probable the responses are
 //! under the others' share than under the backend's own. It is computed in two ways. The faults in
-//! a row since the last good response reveal a broken backend within [`MIN_RUN`] or four faults.
+//! a row since the last good response reveal a broken backend within three or four faults.
 //! All responses of the last `breaker.window` or so reveal a backend that fails now and then. The
 //! others' share is that of the best of them, because a second broken backend must not hide the
 //! first.
@@ -121,7 +121,7 @@ struct Row {
     run_clients: u64,
     clients: u64,
     pause: Option<Pause>,
-    paused_at: Timestamp,
+    last_pause_end: Timestamp,
     times_paused: u32,
 }
 
@@ -186,7 +186,8 @@ impl FaultShares {
 
     /// The evidence needed to pause one more backend; `None` for the last one.
     fn needed(&self, sign: &Sign, terms: Terms<'_>) -> Option<f64> {
-        let is_paused = |row: &&Row| row.backend != sign.backend && row.is_paused(sign.at, terms);
+        let is_paused =
+            |row: &&Row| row.backend != sign.backend && row.is_paused(sign.at, terms.config.window);
         let paused = self.0.iter().filter(is_paused).count();
         let all = terms.backends.len();
         match paused + 1 {
@@ -226,12 +227,14 @@ impl FaultShares {
         self.0.iter().filter_map(|row| Some((row.backend, row.pause?)))
     }
 
-    /// Returns the index of a backend's row. A new row evicts those without responses within the
-    /// window.
+    /// Returns the index of a backend's row. A new row evicts those that have neither responses
+    /// within the window nor a pause.
     fn index_of(&mut self, sign: &Sign, window: Duration) -> usize {
         let known = self.0.iter().position(|row| row.backend == sign.backend);
         known.unwrap_or_else(|| {
-            self.0.retain(|row| sign.at.since(row.counted_at) <= window);
+            self.0.retain(|row| {
+                sign.at.since(row.counted_at) <= window || row.is_paused(sign.at, window)
+            });
             self.0.push(Row::new(sign));
             self.0.len() - 1
         })
@@ -250,7 +253,7 @@ impl Row {
             run_clients: 0,
             clients: 0,
             pause: None,
-            paused_at: Timestamp::default(),
+            last_pause_end: Timestamp::default(),
             times_paused: 0,
         }
     }
@@ -316,18 +319,18 @@ impl Row {
         self.evidence(MIN_SHARE, self.counted_at, terms) < FEW_PAUSED * RELEASE
     }
 
-    fn is_paused(&self, now: Timestamp, terms: Terms<'_>) -> bool {
+    fn is_paused(&self, now: Timestamp, window: Duration) -> bool {
         // A pause that no request probed for a whole window is forgotten.
-        self.pause.is_some_and(|pause| pause.until.after(terms.config.window) > now)
+        self.pause.is_some_and(|pause| pause.until.after(window) > now)
     }
 
     fn pause(&mut self, now: Timestamp, config: &BreakerConfig) -> Duration {
         // A backend that worked for a whole window starts with the short pause again.
-        if now.since(self.paused_at) > config.window {
+        if now.since(self.last_pause_end) > config.window {
             self.times_paused = 0;
         }
-        self.paused_at = now;
         let time = pause(config, self.times_paused);
+        self.last_pause_end = now.after(time);
         self.times_paused = self.times_paused.saturating_add(1);
         self.pause = Some(Pause { since: now, until: now.after(time) });
         time

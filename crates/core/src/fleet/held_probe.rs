@@ -37,7 +37,7 @@ impl HeldProbe {
             }
             Probe::Frozen => state.progress.try_take_probe(request.now).map(Self::Frozen),
             Probe::Evidence => {
-                let paused = evidence?.try_take_probe(request.client, state.serial)?;
+                let paused = evidence?.try_take_probe(request.client, state.serial, request.now)?;
                 Some(Self::Evidence(paused))
             }
         }

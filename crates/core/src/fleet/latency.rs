@@ -217,12 +217,16 @@ fn pack(took: Duration, now: Timestamp) -> u64 {
     micros << 32 | u64::from(ticks(now))
 }
 
+/// The most ticks by which a sample may be later than a decision that reads it: four seconds. More
+/// would be the age of one from weeks ago.
+const MAX_LEAD_TICKS: u32 = 4096;
+
 /// The ticks between a sample and `now`.
 #[inline(always)]
 fn elapsed_ticks(packed: u64, now: Timestamp) -> u32 {
     let elapsed = ticks(now).wrapping_sub(lower_half(packed));
     // Another thread may have learned it a moment after this decision read `now`.
-    if elapsed > u32::MAX / 2 { 0 } else { elapsed }
+    if elapsed > u32::MAX - MAX_LEAD_TICKS { 0 } else { elapsed }
 }
 
 #[inline(always)]
@@ -251,7 +255,9 @@ mod tests {
         assert_eq!(latency.response(), Some(Duration::from_millis(800)), "shown as it was");
         latency.learn_response(Duration::from_secs(60), at(2));
         assert_eq!(latency.aged_micros(false, at(2)), 1_000_000, "a second at most");
-        assert_eq!(latency.aged_micros(false, at(200)), 0, "forgotten");
+        for halves in [200, 10_000_000, 30_000_000] {
+            assert_eq!(latency.aged_micros(false, at(halves)), 0, "forgotten");
+        }
         assert_eq!(latency.aged_micros(true, at(2)), 0, "streams are averaged by themselves");
     }
 

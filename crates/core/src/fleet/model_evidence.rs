@@ -29,7 +29,7 @@ use penstock_api::units::Timestamp;
 use penstock_config::BreakerConfig;
 
 use super::backend::SharedBackend;
-use super::circuit_breaker::BreakerState;
+use super::circuit_breaker::{BreakerState, pauses_end};
 use super::evidence::{Evidence, Learned};
 use super::fault_shares::{Sign, Terms};
 use super::health::Health;
@@ -46,6 +46,8 @@ const REFUSED_CLIENTS: u32 = 8;
 pub struct ModelEvidence {
     /// The end of all evidence; spares attempts a look at the rest.
     active_until: AtomicU64,
+    /// The end of all pauses, which may be longer than their evidence counts.
+    paused_until: AtomicU64,
     faults: Evidence,
     refusals: Evidence,
     /// The backends that serve the model.
@@ -103,20 +105,29 @@ impl ModelEvidence {
         self.active_until.load(Ordering::Relaxed) > now.0
     }
 
+    fn may_be_paused(&self, now: Timestamp) -> bool {
+        self.paused_until.load(Ordering::Relaxed) > now.0
+    }
+
     /// Adds the clients that avoid a backend by their own evidence to `found`.
     pub(super) fn add_avoiding(&self, serial: u64, now: Timestamp, found: &mut Vec<u64>) {
         self.kinds().iter().for_each(|kind| kind.add_avoiding(serial, now, found));
     }
 
-    /// Takes the probe slot of a backend that is paused for all clients, or else for this client.
-    /// `None` if another request holds it or nothing is paused.
-    pub(super) fn try_take_probe(&self, client: u64, serial: u64) -> Option<Arc<PausedBackend>> {
-        let [faults, refusals] = self.kinds();
-        let for_all = faults.paused(serial).or_else(|| refusals.paused(serial));
-        let own =
-            || faults.paused_for(client, serial).or_else(|| refusals.paused_for(client, serial));
-        let paused = for_all.or_else(own)?;
-        paused.try_take_probe().then_some(paused)
+    /// Takes the probe slot of a pause that is open to a probe: of one for all clients, or else for
+    /// this client. `None` if another request holds it or nothing is paused.
+    pub(super) fn try_take_probe(
+        &self,
+        client: u64,
+        serial: u64,
+        now: Timestamp,
+    ) -> Option<Arc<PausedBackend>> {
+        let for_all = self.kinds().into_iter().filter_map(|kind| kind.paused(serial));
+        let own = self.kinds().into_iter().filter_map(|kind| kind.paused_for(client, serial));
+        // A pause that is over, or forgotten, may still be listed: its slot is not what the decision
+        // found free.
+        let mut open = for_all.chain(own).filter(|one| one.state(now) == BreakerState::HalfOpen);
+        open.next().filter(|paused| paused.try_take_probe())
     }
 
     /// Records a response, or its absence, of the backend called `name`. `backends` are those that
@@ -131,7 +142,7 @@ impl ModelEvidence {
         if sign.is_fault {
             self.active_until.fetch_max(sign.at.after(config.window).0, Ordering::Relaxed);
         // Most responses end here: without a recent fault they take no lock.
-        } else if !self.is_active(sign.at) {
+        } else if !self.is_active(sign.at) && !self.may_be_paused(sign.at) {
             return Learned::default();
         }
         // A failure on a backend that fails for all clients says nothing about prompts.
@@ -140,13 +151,19 @@ impl ModelEvidence {
         let of_faults = || self.faults.learn(sign, name, terms(FAILED_CLIENTS, false), is_sound);
         let of_refusals =
             || self.refusals.learn(sign, name, terms(REFUSED_CLIENTS, true), is_sound);
-        match sign.is_fault {
+        let learned = match sign.is_fault {
             true if sign.is_refusal => of_refusals(),
             true => of_faults(),
             false => of_faults().and(of_refusals()),
+        };
+        if learned.has_pause() {
+            self.paused_until.fetch_max(pauses_end(sign.at, config).0, Ordering::Relaxed);
         }
+        learned
     }
 }
 
+#[cfg(test)]
+mod pause_tests;
 #[cfg(test)]
 mod tests;

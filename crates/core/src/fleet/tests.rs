@@ -251,8 +251,9 @@ fn probe_slot_is_exclusive_and_freed_on_drop() {
     for _ in 0..3 {
         row.learn_attempt(Outcome::Fault, fault, LatencySample::None, health);
     }
+    let open = now.after(health.breaker.open);
     for probe in [Probe::Breaker, Probe::Cooldown, Probe::Evidence] {
-        let probe = PermitRequest { probe, scope, client, now, ..PermitRequest::default() };
+        let probe = PermitRequest { probe, scope, client, now: open, ..PermitRequest::default() };
         let held = row.try_reserve(&probe).unwrap();
         assert!(row.try_reserve(&probe).is_none(), "{probe:?} is taken");
         drop(held);

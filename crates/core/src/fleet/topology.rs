@@ -332,6 +332,11 @@ impl Topology {
         exact.or_else(folded).or_else(tagged)
     }
 
+    /// The model of a name, which may be an equivalent one.
+    pub fn model_named(&self, name: &str) -> Option<&Model> {
+        self.model(self.model_id(name)?)
+    }
+
     /// Sets the block size of every model's prompts to that of its engines.
     pub fn follow_blocks(&self) {
         self.models.iter().for_each(Model::follow_blocks);

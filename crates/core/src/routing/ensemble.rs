@@ -72,7 +72,7 @@ impl EnsemblePlan {
             return None;
         }
         let resolved = names.resolve(model, fleet, SplitPoint::default());
-        let known = fleet.model_id(resolved).and_then(|id| fleet.model(id));
+        let known = fleet.model_named(resolved);
         let keys = [Some(model), Some(resolved), known.map(|known| &*known.name)];
         let settings = keys.into_iter().flatten().find_map(|key| config.models.get(key));
         let members = settings.map(|settings| settings.ensemble.clone()).unwrap_or_default();
@@ -96,8 +96,7 @@ impl EnsemblePlan {
     /// is, a fallback of the model would count as another backend.
     pub fn has_other_backend(names: &Names, model: &ModelAsked<'_>, used: &BackendSet) -> bool {
         let ModelAsked { name, fleet, split } = *model;
-        let model =
-            fleet.model_id(names.resolve(name, fleet, split)).and_then(|id| fleet.model(id));
+        let model = fleet.model_named(names.resolve(name, fleet, split));
         let is_usable = |row: &Serving| {
             !used.contains(row.id)
                 && matches!(row.state.status(), Health::Healthy | Health::Unknown)

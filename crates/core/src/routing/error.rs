@@ -187,7 +187,7 @@ impl RouteError {
     pub(super) fn explain(target: &str, input: &RouteInput<'_>, chain: &[Box<str>]) -> Self {
         let topology = input.fleet;
         let model = target.to_owned();
-        let Some(serving) = topology.model_id(target).and_then(|id| topology.model(id)) else {
+        let Some(serving) = topology.model_named(target) else {
             let unknown = Self::unknown_model(input.model, target, topology, input.now);
             return match unknown {
                 Self::DiscoveryPending { .. } if !chain.is_empty() => {

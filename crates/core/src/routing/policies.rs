@@ -325,7 +325,7 @@ impl ModelNames<'_> {
         let Self { requested, names, fleet, split } = *self;
         let hops = names.hops(requested, fleet, split);
         let target = hops.last().unwrap_or(requested);
-        let model = fleet.model_id(target).and_then(|id| fleet.model(id));
+        let model = fleet.model_named(target);
         let given = std::iter::once(requested).chain(hops.iter());
         match model {
             // A reload may have given the fleet other policies than this request has.

@@ -46,7 +46,7 @@ impl Router {
         let others = chain.iter().map(|entry| self.fall_back(input, entry));
         let mut found = Rejections::default();
         for (name, input) in std::iter::once(own).chain(others) {
-            let Some(model) = fleet.model_id(name).and_then(|id| fleet.model(id)) else { continue };
+            let Some(model) = fleet.model_named(name) else { continue };
             let verdicts = filters::rejections(&input, model);
             verdicts.filter_map(|(_, verdict)| verdict.err()).for_each(|one| found.add(one));
         }

@@ -41,9 +41,9 @@ impl RetryCredit {
         self.add(share(config), config);
     }
 
-    /// Returns whether another attempt may follow attempt number `attempts` (from 1). The budget is
-    /// charged last, so that only retries that happen are paid for.
-    pub fn may_retry(
+    /// Takes a retry out of the budget if another attempt may follow attempt number `attempts` (from
+    /// 1). The budget is charged last, so that only retries that happen are paid for.
+    pub fn take_retry(
         &self,
         safety: RetrySafety,
         attempts: u32,
@@ -72,11 +72,14 @@ impl RetryCredit {
         // A minute fills the budget in any case, and bounds the product.
         let passed = now.0.saturating_sub(before).min(60_000_000);
         let earned = passed.saturating_mul(u64::from(config.per_second)) / 1000;
+        // The time that earned nothing yet stays: under load each claim would lose some.
+        let used = (earned * 1000).checked_div(config.per_second.into()).unwrap_or_default();
+        let filled_at = now.0.saturating_sub(passed.saturating_sub(used));
         // One thread claims the time since the last refill: otherwise several would earn it.
         let claimed = earned > 0
             && self
                 .filled_at
-                .compare_exchange(before, now.0, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(before, filled_at, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
         if claimed {
             self.add(i64::try_from(earned).unwrap_or(i64::MAX), config);
@@ -122,6 +125,16 @@ mod tests {
         let later = start.after(std::time::Duration::from_secs(60));
         let granted = (0..1000).filter(|_| budget.spend(&config, later)).count();
         assert_eq!(granted, 100, "ten seconds of the rate");
+    }
+
+    #[test]
+    fn rate_is_granted_however_often_it_is_asked() {
+        let config = RetryBudget { ratio: 0.0, per_second: 3 };
+        let budget = RetryCredit::new(&config);
+        while budget.spend(&config, Timestamp(1)) {}
+        // 500 attempts per second, for a minute.
+        let asked = (1..=30_000).filter(|n| budget.spend(&config, Timestamp(1 + n * 2000)));
+        assert_eq!(asked.count(), 180);
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Weighted {
 
     /// Returns how prompts for a model are cut into blocks.
     pub fn prefix_params(&self, topology: &Topology, model: &str) -> PrefixParams {
-        let model = topology.model_id(model).and_then(|id| topology.model(id));
+        let model = topology.model_named(model);
         self.terms.following(model.and_then(|model| model.prefixes.block_tokens()))
     }
 

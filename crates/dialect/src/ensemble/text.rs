@@ -83,7 +83,7 @@ fn tool_call(call: &Value, arguments: &str) -> Option<String> {
     Some(format!("Tool call: {name} {arguments}"))
 }
 
-/// Engines that do not separate thinking put it first.
+/// Returns the text without the thinking before it, which some engines do not separate.
 fn without_thoughts(text: &str) -> &str {
     let inside = text.trim_start().strip_prefix(THOUGHT.0);
     inside.and_then(|inside| inside.split_once(THOUGHT.1)).map_or(text, |(_, visible)| visible)

@@ -62,6 +62,7 @@ impl BackendPredictor {
             tpot_objective_us,
             allowed_ns: None,
             first_token_at_us: 0.0,
+            last_token_at_us: 0.0,
             sent_work_us: self.sent_work_us,
             emitted_tokens: 0,
         };
@@ -137,6 +138,7 @@ impl BackendPredictor {
     fn start_stream(&mut self, ticket: &mut Ticket, now_us: f64) {
         ticket.emitted_tokens = 1;
         ticket.first_token_at_us = now_us;
+        ticket.last_token_at_us = now_us;
         self.streams.add(&ticket.stream(), self.steps_ended);
         self.max_stream_count = self.max_stream_count.max(self.stream_count());
         self.allowances.set(ticket, ticket.tpot_objective_us);
@@ -152,6 +154,7 @@ impl BackendPredictor {
         }
         self.streams.grow(&ticket.stream(), tokens, self.steps_ended);
         ticket.emitted_tokens = tokens;
+        ticket.last_token_at_us = now_us;
         self.stall.emitted(now_us);
         if let Some(tpot_objective_us) = ticket.tpot_objective_us {
             let lead_us = ticket.first_token_at_us + f64::from(tokens) * tpot_objective_us - now_us;
@@ -187,7 +190,8 @@ impl BackendPredictor {
         }
         self.streams.remove(&ticket.stream());
         self.allowances.set(ticket, None);
-        self.start_prompts(now_us);
+        // One that failed was seen last when it was sent: no step starts before the last one ended.
+        self.start_prompts(now_us.max(self.step_ended_at_us));
         if ticket.request.is_whole {
             self.no_token(ticket, is_complete, now_us);
             return self.learn_whole(ticket, output_tokens.filter(|_| is_complete), now_us);
@@ -195,10 +199,12 @@ impl BackendPredictor {
         self.stall.ended(is_complete, now_us);
         let length =
             f64::from(output_tokens.unwrap_or(ticket.emitted_tokens).max(ticket.emitted_tokens));
+        // The silence before a client leaves is no time of a token.
+        let until_us = if is_complete { now_us } else { ticket.last_token_at_us };
         let (predicted_us, actual_us) = (
             ticket.prediction.tpot_us,
             // A single token has no gap to divide by.
-            (now_us - ticket.first_token_at_us) / (length - 1.0).max(1.0),
+            (until_us - ticket.first_token_at_us) / (length - 1.0).max(1.0),
         );
         self.pace_spread_learner.learn(predicted_us, actual_us, length);
         if let Some(tpot_objective_us) = ticket.tpot_objective_us {

@@ -55,9 +55,10 @@ impl PredictionTicket {
             let (ticket, wait_curve) = (&mut self.ticket, &self.predictor.wait_curve);
             self.predictor.learn(|backend| {
                 backend.first_token(ticket, now_us);
+                backend.progress(ticket, count, now_us);
                 backend.update_curve(wait_curve, now_us);
             });
-            (self.emitted_tokens, self.learned_tokens) = (1, 1);
+            (self.emitted_tokens, self.learned_tokens) = (count, count);
             return;
         }
         self.emitted_tokens = self.emitted_tokens.saturating_add(count);

@@ -263,7 +263,7 @@ impl World<'_> {
         let is_refused_again = has_met_limit && failure == Failure::Refused;
         let routing = &self.spec.config.routing;
         let may_retry = !is_refused_again
-            && one.credit.may_retry(safety_of(failure), attempt.into(), routing, timestamp(at));
+            && one.credit.take_retry(safety_of(failure), attempt.into(), routing, timestamp(at));
         if !may_retry {
             return self.end(id, Status::Failed(reason_of(failure)), at);
         }

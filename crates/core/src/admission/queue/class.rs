@@ -144,11 +144,12 @@ impl Class {
         self.flows.get_mut(owner)?.first(now, newest_first)
     }
 
-    /// The request to evict: the last one of the owner that has been served most.
-    pub(super) fn last(&self) -> Option<EntryId> {
-        let (_, owner) = self.turns.last()?;
-        let (rank, _) = self.flows.get(owner)?.by_deadline.last_key_value()?;
-        Some(rank.1)
+    /// The request to evict, of those that `may_leave`: the last one of the owner that has been
+    /// served most.
+    pub(super) fn last(&self, may_leave: impl Fn(&EntryId) -> bool) -> Option<EntryId> {
+        let flows = self.turns.iter().rev().filter_map(|(_, owner)| self.flows.get(owner));
+        let mut ids = flows.flat_map(|flow| flow.by_deadline.keys().rev().map(|rank| rank.1));
+        ids.find(may_leave)
     }
 
     /// The request to evict for one of `owner`: the last one of the owner with the most requests by

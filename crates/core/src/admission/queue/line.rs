@@ -56,11 +56,10 @@ impl Line {
         Some((*priority, class.first(now, newest_first, held_back)?))
     }
 
-    /// The request of the lowest priority, with that priority.
-    pub(super) fn last(&self) -> Option<(i32, EntryId)> {
-        let mut classes = self.classes.iter().rev().filter(|(_, class)| !class.is_empty());
-        let (Reverse(priority), class) = classes.next()?;
-        Some((*priority, class.last()?))
+    /// The request of the lowest priority of those that `may_leave`, with that priority.
+    pub(super) fn last(&self, may_leave: impl Fn(&EntryId) -> bool) -> Option<(i32, EntryId)> {
+        let mut classes = self.classes.iter().rev();
+        classes.find_map(|(Reverse(priority), class)| Some((*priority, class.last(&may_leave)?)))
     }
 
     /// The request that is evicted for `newcomer`: one of the same priority whose owner has more

@@ -291,11 +291,15 @@ impl ModelQueue {
     /// Evicts the lowest-priority request for `newcomer` if its priority is lower, else one of an
     /// owner with more requests there.
     fn displace(&mut self, newcomer: &Newcomer) -> Option<EntryId> {
-        let last = self.lines.iter().filter_map(Line::last).min();
-        let last = last.filter(|(least, _)| *least < newcomer.priority).map(|(_, id)| id);
-        let of_most = || self.lines.iter().find_map(|line| line.last_of_most(newcomer));
         // The request that has the turn may be about to leave.
-        let id = last.or_else(of_most).filter(|id| self.turn != Some(*id))?;
+        let may_leave = |id: &EntryId| self.turn != Some(*id);
+        let last = self.lines.iter().filter_map(|line| line.last(may_leave)).min();
+        let last = last.filter(|(least, _)| *least < newcomer.priority).map(|(_, id)| id);
+        let of_most = || {
+            let mut found = self.lines.iter().filter_map(|line| line.last_of_most(newcomer));
+            found.find(may_leave)
+        };
+        let id = last.or_else(of_most)?;
         let slot = self.slots.get_mut(&id)?;
         slot.state = State::Displaced;
         slot.wake();

@@ -224,6 +224,26 @@ fn full_queue_keeps_the_important() {
 }
 
 #[test]
+fn request_with_the_turn_keeps_its_place_and_the_next_lowest_leaves() {
+    for ids in [&[1][..], &[2]] {
+        let mut queue = ModelQueue::default();
+        let rules = QueueRules { size: 3, ..RULES };
+        let lower = |priority| Newcomer { priority, ..newcomer(1) };
+        let lowest = queue.join(&lower(-5), rules, at(0)).unwrap().id;
+        assert_eq!(holder(&mut queue), Some(lowest));
+        let others = Newcomer { backends: backends(ids), ..lower(-1) };
+        let next = queue.join(&others, rules, at(0)).unwrap().id;
+        queue.join(&lower(-2), rules, at(0)).unwrap();
+        let displaced = |one: Newcomer, queue: &mut ModelQueue| {
+            queue.join(&one, rules, at(0)).unwrap().displaced
+        };
+        assert!(displaced(newcomer(3), &mut queue).is_some_and(|id| id != lowest && id != next));
+        assert_eq!(displaced(newcomer(3), &mut queue), Some(next));
+        assert!(queue.join(&newcomer(3), rules, at(0)).is_err());
+    }
+}
+
+#[test]
 fn full_queue_has_room_for_owners_with_few_requests() {
     let mut queue = ModelQueue::default();
     let rules = QueueRules { size: 6, ..RULES };

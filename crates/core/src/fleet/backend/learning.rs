@@ -6,7 +6,7 @@ use penstock_api::units::{Timestamp, to_micros};
 use penstock_config::{BreakerConfig, HealthConfig};
 
 use super::{BackendState, CheckVerdict};
-use crate::fleet::circuit_breaker::BreakerTransition;
+use crate::fleet::circuit_breaker::{BreakerTransition, pauses_end};
 use crate::fleet::cooldown::{CooldownCause, CooldownScope};
 use crate::fleet::health::{CheckOutcome, CheckResult, Health};
 use crate::fleet::outcome::{Outcome, OutcomeSource, RefusedPart};
@@ -76,7 +76,12 @@ impl BackendState {
         self.faults_until.fetch_max(at.after(config.window).0, Ordering::Relaxed);
     }
 
-    /// Returns whether faults of the last `breaker.window` may keep requests away.
+    /// Makes decisions look at the evidence until a pause that starts at `at` is forgotten.
+    pub(in crate::fleet) fn note_pause(&self, at: Timestamp, config: &BreakerConfig) {
+        self.faults_until.fetch_max(pauses_end(at, config).0, Ordering::Relaxed);
+    }
+
+    /// Returns whether faults of the last `breaker.window`, or a pause, may keep requests away.
     pub fn has_recent_faults(&self, now: Timestamp) -> bool {
         self.faults_until.load(Ordering::Relaxed) > now.0
     }

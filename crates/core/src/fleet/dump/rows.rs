@@ -287,7 +287,7 @@ pub fn empty_in(state: &BackendState, now: Timestamp) -> Option<f64> {
 impl ModelRow {
     /// Returns the row of a model on a backend.
     fn of(topology: &Topology, backend: &Backend, entry: &ModelEntry, now: Timestamp) -> Self {
-        let served = topology.model_id(&entry.id).and_then(|id| topology.model(id));
+        let served = topology.model_named(&entry.id);
         let here = |one: &&Serving| one.id == backend.state.id;
         let serving = served.and_then(|served| served.serving.iter().find(here));
         let latency = serving.map(|one| &one.latency);

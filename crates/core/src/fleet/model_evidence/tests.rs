@@ -28,8 +28,8 @@ fn faults_of_one_client_steer_that_client() {
     assert_eq!(evidence.state(2, 0, seconds(2)), BreakerState::Closed, "another client");
     assert_eq!(evidence.state(1, 1, seconds(2)), BreakerState::Closed, "another backend");
     assert_eq!(evidence.state(1, 0, seconds(3)), BreakerState::HalfOpen);
-    let probe = evidence.try_take_probe(1, 0).unwrap();
-    assert!(evidence.try_take_probe(1, 0).is_none());
+    let probe = evidence.try_take_probe(1, 0, seconds(3)).unwrap();
+    assert!(evidence.try_take_probe(1, 0, seconds(3)).is_none());
     assert_eq!(evidence.state(1, 0, seconds(3)), BreakerState::Open, "one at a time");
     probe.free_probe();
     let good = Sign { is_fault: false, ..fault(1, 0, seconds(3)) };
@@ -230,7 +230,9 @@ impl Scene {
                     flights.push(Flight {
                         ends: ms + if is_fault { self.fault_ms } else { self.good_ms },
                         sign: Sign { backend, is_fault, is_refusal, client, started: now, at: now },
-                        probe: is_probe.then(|| evidence.try_take_probe(client, backend)).flatten(),
+                        probe: is_probe
+                            .then(|| evidence.try_take_probe(client, backend, now))
+                            .flatten(),
                     });
                 }
             }

@@ -66,7 +66,7 @@ impl ShiftPlan {
         let profile = scan(operation, sample.header("content-type"), body, options).ok()?;
         let requested = router.requested_model(&profile, body, topology).ok()?;
         let target = router.names.resolve(&requested.name, topology, SplitPoint::default());
-        let model = topology.model_id(target).and_then(|id| topology.model(id))?;
+        let model = topology.model_named(target)?;
         let client = dry_run.client(sample);
         let of_client = client.and_then(|client| client.context_shift);
         let terms = ShiftTerms {

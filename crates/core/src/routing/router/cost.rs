@@ -77,7 +77,7 @@ impl Router {
 }
 
 fn rows<'a>(name: &str, fleet: &'a Topology) -> impl Iterator<Item = &'a Serving> + use<'a> {
-    let model = fleet.model_id(name).and_then(|id| fleet.model(id));
+    let model = fleet.model_named(name);
     model.into_iter().flat_map(|model| &model.serving)
 }
 
