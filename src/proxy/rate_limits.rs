@@ -238,17 +238,22 @@ fn to_error(refusal: &Refusal, wait: Option<Duration>) -> OwnError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Streamed {
     pub(crate) tokens: u32,
-    /// True if the response came to its end: then the engine's count is that of all of it.
-    pub(crate) is_whole: bool,
+    /// The outcome of the response, if it is known.
+    pub(crate) outcome: Option<Outcome>,
 }
 
 impl Streamed {
+    /// Returns whether the response came to its end: then the engine's count is that of all of it.
+    fn is_whole(self) -> bool {
+        matches!(self.outcome, None | Some(Outcome::Ok | Outcome::Empty))
+    }
+
     /// The tokens of a response whose engine reported `count`. A stream that broke off may have
     /// reported a part of its output at its start.
     fn or_reported(self, count: Option<u32>) -> u32 {
         match count.unwrap_or(0) {
             0 => self.tokens,
-            count if self.is_whole => count,
+            count if self.is_whole() => count,
             count => count.max(self.tokens),
         }
     }
@@ -257,8 +262,7 @@ impl Streamed {
 /// Settles a request's part of its client's limits and budgets; only the first call counts.
 pub(crate) fn settle_rate(ctx: &RequestContext) {
     let response = &ctx.record.response;
-    let is_whole = response.outcome.is_none_or(|outcome| outcome == Outcome::Ok);
-    let streamed = Streamed { tokens: response.token_events, is_whole };
+    let streamed = Streamed { tokens: response.token_events, outcome: response.outcome };
     settle_rate_of(ctx, response.usage, streamed);
 }
 
@@ -304,12 +308,24 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -
     let prompt = record.request.prompt_tokens.map_or(0, |tokens| tokens.0);
     let estimated =
         |output: u32| UsedTokens { input: prompt.into(), cached: 0, output: output.into() };
+    let has_failed = matches!(
+        streamed.outcome,
+        Some(Outcome::Client | Outcome::Busy { .. } | Outcome::Refused { .. } | Outcome::Fault)
+    );
+    // The engine reported an error in place of a result, whatever the status. A response that was
+    // broken off has a code of penstock.
+    let is_error = has_failed && record.response.code.is_none();
     let is_success = matches!(record.response.status, 200..=299);
     let is_whole = !record.request.is_streaming && is_success;
     let generates = ctx.operation.is_some_and(|it| it.row().work == Work::Generation);
     let last = match usage {
         // No output, or a number that is none: the reserved number is the best estimate.
-        Some(usage) if is_whole && generates && usage.completion_tokens.unwrap_or(0) == 0 => {
+        Some(usage)
+            if is_whole
+                && !has_failed
+                && generates
+                && usage.completion_tokens.unwrap_or(0) == 0 =>
+        {
             return None;
         }
         Some(usage) => UsedTokens {
@@ -317,14 +333,15 @@ fn used_tokens(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) -
             cached: usage.cached_tokens.unwrap_or(0).into(),
             output: streamed.or_reported(usage.completion_tokens).into(),
         },
+        None if is_error && streamed.tokens == 0 => UsedTokens::default(),
         None if record.request.is_streaming && (is_cancelled || is_success) => {
             estimated(streamed.tokens)
         }
         // A whole response without usage, or one that its client has not read to the end: the
         // reserved number is the best estimate.
-        None if is_whole => return None,
+        None if is_whole && !has_failed => return None,
         // The engine may have computed the prompt; no output was seen.
-        None if is_cancelled => estimated(0),
+        None if is_cancelled || is_whole => estimated(0),
         None => UsedTokens::default(),
     };
     Some(Used { last, ..used })

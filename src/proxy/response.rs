@@ -332,8 +332,7 @@ impl RelayObserver for RelayProgress<'_> {
         }
         record_outcome(self.attempt, self.permit, &result, ctx, self.proxy);
         if ctx.holds_limits() {
-            let is_whole = matches!(outcome, Outcome::Ok | Outcome::Empty);
-            let streamed = Streamed { tokens: monitor.tokens, is_whole };
+            let streamed = Streamed { tokens: monitor.tokens, outcome: Some(outcome) };
             settle_rate_of(ctx, result.usage, streamed);
         }
     }

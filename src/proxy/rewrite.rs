@@ -1,8 +1,8 @@
 //! Changes that some requests need and most do not, in their order:
 //!
-//! 1. Before an attempt at a backend that does not serve the operation, [`adapt`]: a model is loaded
-//!    or unloaded (`residency`), tokens are counted in steps (`token_count`), or the request is
-//!    converted (`conversions`).
+//! 1. Before an attempt at a backend that does not serve the operation, [`adapt`]: a model is
+//!    loaded or unloaded (`residency`), tokens are counted in steps (`token_count`), or the request
+//!    is converted (`conversions`).
 //! 2. After a refusal, between two attempts: fewer messages (`context_shift`), or none of what the
 //!    engine cannot use (`unsupported`).
 //! 3. On the response, [`change_of`]: it is converted back, or loses the usage that only penstock

@@ -242,6 +242,10 @@ fn requests_settle_what_they_cost() {
         assert_ne!(penstock.post(CHAT, &short("m")).status, 200);
         assert_money(spent(penstock, "all"), sum, "failed");
     }
+    let body = r#"{"error": {"message": "boom", "type": "server_error"}}"#.to_owned();
+    fleet.a().script([Fault::Status { status: 200, retry_after: None, body, headers: vec![] }]);
+    penstock.post(CHAT, &short("m"));
+    assert_money(spent(penstock, "all"), sum, "an error in place of a result");
     assert_eq!(penstock.post(CHAT, &short("unknown")).status, 404);
     assert_money(spent(penstock, "all"), sum, "no model");
     assert_eq!(state(penstock, "all", "")["reserved"], 0.0);

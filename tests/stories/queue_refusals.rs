@@ -188,3 +188,20 @@ fn failures_are_retried_no_more_than_configured() {
     assert_eq!(fleet.chat().status, 200);
     fleet.wait_idle();
 }
+
+/// The slot is taken by a request for another model, which may take its time.
+#[test]
+fn total_timeout_of_a_model_ends_its_wait() {
+    let sections = "queue: { size: 5, timeout: 20s }\nmodels: { m: { timeouts: { total: 1s } } }";
+    let setup = Setup { sections, backend: "max_in_flight: 1", ..Setup::default() };
+    let fleet = Fleet::of(&["m, n"], setup);
+    let (gate, mut first) = occupy(&fleet, fleet.a(), "n");
+    let (response, took) = timed(|| fleet.chat());
+    assert_eq!((response.status, &*response.error_code()), (504, "queue_timeout"));
+    assert!(retry_after(&response) > 0 && took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(ended(&fleet, "timed_out").round(), 1.0);
+    assert_eq!(fleet.a().counters().requests, 1, "its prompt was not sent");
+    gate.open();
+    let _other = first.read_response().unwrap();
+    nothing_is_left(&fleet);
+}

@@ -10,7 +10,7 @@ use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
-use penstock_core::fleet::cooldown_time;
+use penstock_core::fleet::{BackendSet, Topology, cooldown_time};
 use penstock_core::routing::{AwaitedRoom, RouteError, RouteInput};
 
 use crate::proxy::decision::{Undecided, decide, predicted_service, route_input, with_prompt};
@@ -210,12 +210,15 @@ fn join(
     let since = now();
     // Kept from the first wait: a refusal by an engine does not extend the timeout.
     let until = *flow.ctx.record.queue.until.get_or_insert(since.after(config.timeout));
-    let total = flow.ctx.generation.config.timeouts.total;
-    let total = total.map(|limit| flow.ctx.arrived_at.after(limit));
-    let until = total.into_iter().chain(request.must_end_by).fold(until, Timestamp::min);
-    let is_too_late = reason.as_ref().is_some_and(|reason| is_too_late(reason, until));
-    let awaited = awaited(request.view(flow.ctx)).filter(|_| !is_too_late);
-    let Some((model, Passed { backends, .. })) = awaited else {
+    let until = until.min(request.must_end_by.unwrap_or(until));
+    let awaited = awaited(request.view(flow.ctx)).map(|(model, Passed { backends, .. })| {
+        let total = longest_total(&request.fleet, &model, &backends);
+        let until = total.map_or(until, |limit| until.min(flow.ctx.arrived_at.after(limit)));
+        (model, backends, until)
+    });
+    let is_too_late = |until| reason.as_ref().is_some_and(|reason| is_too_late(reason, until));
+    let Some((model, backends, until)) = awaited.filter(|(_, _, until)| !is_too_late(*until))
+    else {
         let reason = reason.unwrap_or_else(|| request.saturated());
         return Err(Unadmitted::Undecided(Undecided::NoRoute(reason)));
     };
@@ -247,6 +250,14 @@ fn join(
     let late = late.filter(|late| *late < until);
     let keep_alive = KeepAlive::of(config, flow, request, since);
     Ok(Waiting { model, place, since, until, late, reason, keep_alive })
+}
+
+/// Returns the longest `timeouts.total` of the backends that a request waits for; `None` if one of
+/// them has none.
+fn longest_total(fleet: &Topology, model: &str, backends: &BackendSet) -> Option<Duration> {
+    let rows = fleet.model_named(model)?.serving.iter().filter(|row| backends.contains(row.id));
+    let totals = rows.map(|row| row.timeouts.total);
+    totals.reduce(|one, other| Some(one?.max(other?))).flatten()
 }
 
 /// The event that ended a wait.

@@ -124,8 +124,8 @@ impl ModelEvidence {
     ) -> Option<Arc<PausedBackend>> {
         let for_all = self.kinds().into_iter().filter_map(|kind| kind.paused(serial));
         let own = self.kinds().into_iter().filter_map(|kind| kind.paused_for(client, serial));
-        // A pause that is over, or forgotten, may still be listed: its slot is not what the decision
-        // found free.
+        // A pause that is over, or forgotten, may still be listed: its slot is not what the
+        // decision found free.
         let mut open = for_all.chain(own).filter(|one| one.state(now) == BreakerState::HalfOpen);
         open.next().filter(|paused| paused.try_take_probe())
     }

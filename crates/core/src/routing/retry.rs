@@ -41,8 +41,8 @@ impl RetryCredit {
         self.add(share(config), config);
     }
 
-    /// Takes a retry out of the budget if another attempt may follow attempt number `attempts` (from
-    /// 1). The budget is charged last, so that only retries that happen are paid for.
+    /// Takes a retry out of the budget if another attempt may follow attempt number `attempts`
+    /// (from 1). The budget is charged last, so that only retries that happen are paid for.
     pub fn take_retry(
         &self,
         safety: RetrySafety,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn rate_is_granted_however_often_it_is_asked() {
+    fn rate_is_granted_whole_under_load() {
         let config = RetryBudget { ratio: 0.0, per_second: 3 };
         let budget = RetryCredit::new(&config);
         while budget.spend(&config, Timestamp(1)) {}
