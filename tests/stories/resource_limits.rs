@@ -57,7 +57,7 @@ fn few_descriptors_refuse_clients_and_blame_no_backend() {
     assert!(penstock.log().contains("the limit of open files"), "{}", penstock.log());
     let is_served = || client::post(address, CHAT, &streaming_chat("m", "hello")).status == 200;
     let are_served = || (0..3).all(|_| is_served());
-    eventually("the descriptors of those that left are free", SOON, are_served);
+    eventually("the descriptors of those that left are free", 4 * SOON, are_served);
 }
 
 /// Twelve backends times six clients are more connections than 64 files allow.
