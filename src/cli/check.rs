@@ -88,7 +88,7 @@ fn summarize(generation: &Generation) -> Vec<String> {
     lines.push(format!("aliases     {}", aliases.len()));
     lines.extend(aliases.iter().map(|(alias, target)| format!("  {alias} -> {target}")));
     lines.push(format!("fallbacks   {}", config.routing.fallbacks.len()));
-    for (model, chain) in &config.routing.fallbacks {
+    for (model, chain) in config.routing.fallbacks.iter() {
         lines.push(format!("  {model} -> {}", chain.join(", ")));
     }
     lines.push(format!("policies    {}", config.policies.len()));

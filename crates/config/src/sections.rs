@@ -60,7 +60,8 @@ use telemetry::{TelemetryConfig, TelemetryUse};
 use timeouts::TimeoutsConfig;
 use tracing::TracingConfig;
 
-use super::syntax::collections::{List, Off, Or, Table};
+use super::model_table::ModelTable;
+use super::syntax::collections::{ByModel, List, Off, Or, Table};
 use super::syntax::errors::MissingFolder;
 use super::syntax::secret::{Secret, SecretFile};
 use super::syntax::setting::section;
@@ -114,8 +115,8 @@ section! {
         /// The money that teams and keys may spend, by the prices of models.
         pub budgets: Vec<BudgetConfig> ["budgets" as List<BudgetConfig>] = Vec::new(),
         /// Settings per model.
-        pub models: BTreeMap<String, ModelConfig> ["models" as Table<ModelConfig>] =
-            BTreeMap::new(),
+        pub models: ModelTable<ModelConfig> ["models" as ByModel<ModelConfig>] =
+            ModelTable::default(),
         /// The backends.
         pub backends: Vec<BackendConfig> ["backends" as List<BackendItem>] = Vec::new(),
         /// The files that a start cannot create; see [`Config::check_folders`].

@@ -8,6 +8,7 @@ mod rules;
 mod schema;
 mod scorers;
 mod shadow;
+mod spellings;
 
 use std::path::Path;
 

@@ -98,7 +98,7 @@ fn models_without_failover(config: &Config) -> Option<Finding> {
     }
     let single: Vec<&str> = served
         .into_iter()
-        .filter(|(name, count)| *count == 1 && !config.routing.fallbacks.contains_key(*name))
+        .filter(|(name, count)| *count == 1 && !config.routing.fallbacks.contains(name))
         .map(|(name, _)| name)
         .collect();
     // One backend alone is meant to be: there is nothing to fail over to.

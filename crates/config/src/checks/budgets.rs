@@ -1,6 +1,6 @@
 //! Rules about `budgets:` and the prices that they count by.
 
-use super::models::{declared_models, resolve};
+use super::models::{declared_models, is_served, resolve};
 use crate::sections::Config;
 use crate::sections::backends::BackendConfig;
 use crate::sections::budgets::{BudgetConfig, BudgetScope, MAX_BUDGETS};
@@ -61,7 +61,7 @@ fn check_budget(config: &Config, budget: &BudgetConfig, item: &Node, reader: &mu
         reader.warn(item.key_place("per"), Warning::BudgetWithoutClients { budget, per });
     }
     if let (Some(model), Some(declared)) = (&budget.model, declared_models(config))
-        && resolve(&config.routing, Some(&declared), model).is_disjoint(&declared)
+        && !is_served(&declared, &resolve(&config.routing, Some(&declared), model))
     {
         let (budget, model) = (name(), model.clone());
         reader.warn(item.key_place("model"), Warning::UnknownBudgetModel { budget, model });

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::model_table::ModelTable;
 use crate::sections::Config;
 use crate::sections::aliases::AliasTargets;
 use crate::sections::routing::{BY_MODEL, RoutingConfig};
@@ -28,7 +29,7 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     // Only if all models are declared: discovery may find more.
     if let Some(declared) = declared {
         check_targets(&config.routing, &declared, routing.at("aliases"), reader);
-        for model in config.models.keys().filter(|model| !declared.contains(model.as_str())) {
+        for model in config.models.names().filter(|model| !declared.contains(model)) {
             let place = root.at("models").key_place(model);
             reader.warn(place, Warning::UnknownModel { model: model.clone() });
         }
@@ -36,11 +37,11 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
-fn check_members(config: &Config, declared: &BTreeSet<&str>, node: &Node, reader: &mut Reader) {
-    for (model, settings) in &config.models {
+fn check_members(config: &Config, declared: &ModelTable<()>, node: &Node, reader: &mut Reader) {
+    for (model, settings) in config.models.iter() {
         let items = node.at(model).at("ensemble").items();
         for (member, item) in settings.ensemble.iter().zip(items) {
-            if resolve(&config.routing, Some(declared), member).is_disjoint(declared) {
+            if !is_served(declared, &resolve(&config.routing, Some(declared), member)) {
                 let (model, member) = (model.clone(), member.clone());
                 reader.warn(&item.place, Warning::UnknownMember { model, member });
             }
@@ -150,7 +151,7 @@ fn check_path<'a>(
 /// applies to names that no backend serves: known if all models are `declared`.
 pub(super) fn resolve<'a>(
     routing: &'a RoutingConfig,
-    declared: Option<&BTreeSet<&str>>,
+    declared: Option<&ModelTable<()>>,
     name: &'a str,
 ) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
@@ -181,18 +182,22 @@ fn covering<'a>(routing: &'a RoutingConfig, name: &str) -> Option<&'a AliasTarge
 }
 
 /// Returns every declared model; `None` if a backend relies on discovery.
-pub(super) fn declared_models(config: &Config) -> Option<BTreeSet<&str>> {
-    let mut declared = BTreeSet::new();
-    for backend in &config.backends {
-        declared.extend(backend.models.as_ref()?.iter().map(|model| model.id.as_str()));
-    }
+pub(super) fn declared_models(config: &Config) -> Option<ModelTable<()>> {
+    let lists = config.backends.iter().map(|backend| backend.models.as_ref());
+    let lists: Option<Vec<_>> = lists.collect();
+    let declared = lists?.into_iter().flatten().map(|model| (model.id.clone(), ())).collect();
     // Without backends every model would look like a mistake.
     (!config.backends.is_empty()).then_some(declared)
 }
 
+/// Returns whether one of the models that a name leads to is declared.
+pub(super) fn is_served(declared: &ModelTable<()>, reached: &BTreeSet<&str>) -> bool {
+    reached.iter().any(|model| declared.contains(model))
+}
+
 fn check_targets(
     routing: &RoutingConfig,
-    declared: &BTreeSet<&str>,
+    declared: &ModelTable<()>,
     node: &Node,
     reader: &mut Reader,
 ) {
@@ -201,9 +206,9 @@ fn check_targets(
         for path in alias_paths(routing, alias) {
             let target = path.iter().take(ALIAS_HOPS + 1).next_back().copied().unwrap_or(alias);
             // A fallback serves what the target cannot.
-            let has_chain = path.iter().any(|name| routing.fallbacks.contains_key(*name));
-            let is_served = || !resolve(routing, Some(declared), target).is_disjoint(declared);
-            if !declared.contains(target) && !has_chain && !is_served() {
+            let has_chain = path.iter().any(|name| routing.fallbacks.contains(name));
+            let leads_to_one = || is_served(declared, &resolve(routing, Some(declared), target));
+            if !declared.contains(target) && !has_chain && !leads_to_one() {
                 let (place, target) = (places.place(alias), target.to_owned());
                 reader.warn(place, Warning::DeadAlias { alias: alias.clone(), target });
             }
@@ -213,12 +218,12 @@ fn check_targets(
 
 fn check_fallbacks(
     routing: &RoutingConfig,
-    declared: Option<&BTreeSet<&str>>,
+    declared: Option<&ModelTable<()>>,
     node: &Node,
     reader: &mut Reader,
 ) {
     let places = KeyPlaces::of(node);
-    for (model, chain) in &routing.fallbacks {
+    for (model, chain) in routing.fallbacks.iter() {
         let place = places.place(model);
         if chain.is_empty() {
             reader.warn(place, Warning::EmptyFallback { model: model.clone() });
@@ -231,7 +236,7 @@ fn check_fallbacks(
                 (model.clone(), fallback.clone(), resolve(routing, declared, fallback));
             if reached == resolve(routing, declared, &model) {
                 reader.warn(&item.place, Warning::SelfFallback { model, fallback });
-            } else if declared.is_some_and(|declared| reached.is_disjoint(declared)) {
+            } else if declared.is_some_and(|declared| !is_served(declared, &reached)) {
                 reader.warn(&item.place, Warning::UnknownFallback { model, fallback });
             } else {
                 served += 1;
@@ -248,7 +253,7 @@ fn check_fallbacks(
 fn check_shadow(routing: &RoutingConfig, alias: &str, place: &SourcePlace, reader: &mut Reader) {
     let path = alias_paths(routing, alias).into_iter().next().unwrap_or_default();
     let has_chain =
-        |name: &&&str| routing.fallbacks.get(**name).is_some_and(|chain| !chain.is_empty());
+        |name: &&&str| routing.fallbacks.get(name).is_some_and(|chain| !chain.is_empty());
     if let Some(target) = path.iter().take(ALIAS_HOPS + 1).skip(1).rev().find(has_chain) {
         let (alias, target) = (alias.to_owned(), (*target).to_owned());
         reader.warn(place, Warning::ShadowedFallback { alias, target });

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use penstock_api::ZoneId;
+use penstock_api::{ZoneId, is_same_model};
 
 use super::models::{declared_models, resolve};
+use crate::model_table::ModelTable;
 use crate::sections::Config;
 use crate::sections::backends::BackendConfig;
 use crate::sections::policies::{MAX_POLICIES, PolicyConfig, TierMode};
@@ -95,15 +96,15 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
     let place = root.key_place("policies");
     // Discovery may find models of any name.
     let Some(declared) = declared_models(config) else { return };
-    for model in &declared {
+    for model in declared.names() {
         let is_met =
             config.policies.iter().any(|policy| is_about(config, &declared, policy, model));
         if !is_met {
-            reader.warn(place, Warning::NoPolicy { model: (*model).to_owned() });
+            reader.warn(place, Warning::NoPolicy { model: model.clone() });
         }
     }
     let fallbacks = root.at("routing").at("fallbacks");
-    for (model, chain) in &config.routing.fallbacks {
+    for (model, chain) in config.routing.fallbacks.iter() {
         // A policy for some clients leaves the fallback to the others.
         let for_all = |policy: &&PolicyConfig| policy.keys.is_empty() && policy.teams.is_empty();
         let mut policies = config.policies.iter().filter(for_all);
@@ -113,7 +114,7 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
             let reached = resolve(&config.routing, Some(&declared), fallback);
             let mut backends = config.backends.iter().filter(|backend| {
                 let mut models = backend.models.iter().flatten();
-                models.any(|one| reached.contains(one.id.as_str()))
+                models.any(|one| is_among(&reached, &one.id))
             });
             let has_any = backends.clone().next().is_some();
             if has_any && !backends.any(|backend| is_in_zone(backend, policy)) {
@@ -126,17 +127,22 @@ fn check_models(config: &Config, root: &Node, reader: &mut Reader) {
     }
 }
 
+/// Returns whether a model is among those `reached`, in any spelling.
+fn is_among(reached: &BTreeSet<&str>, model: &str) -> bool {
+    reached.iter().any(|name| is_same_model(name, model))
+}
+
 /// Returns whether a policy is about a model, by its name or by one of the backends' names for it.
 fn is_about(
     config: &Config,
-    declared: &BTreeSet<&str>,
+    declared: &ModelTable<()>,
     policy: &PolicyConfig,
     model: &str,
 ) -> bool {
     let reached = resolve(&config.routing, Some(declared), model);
     let names = reached.iter().copied().chain([model]);
     let entries = config.backends.iter().flat_map(|backend| backend.models.iter().flatten());
-    let upstream = entries.filter(|one| reached.contains(one.id.as_str()));
+    let upstream = entries.filter(|one| is_among(&reached, &one.id));
     let upstream = upstream.filter_map(|one| one.upstream_id.as_deref());
     let names: Vec<&str> = names.chain(upstream).collect();
     policy.models.is_empty()

@@ -54,7 +54,7 @@ impl Price {
 impl Config {
     /// Returns every price, of models and of models on backends.
     pub fn prices(&self) -> impl Iterator<Item = &Price> {
-        let of_models = self.models.values().filter_map(|model| model.price.as_ref());
+        let of_models = self.models.iter().filter_map(|(_, model)| model.price.as_ref());
         let entries = self.backends.iter().flat_map(|backend| backend.models.iter().flatten());
         of_models.chain(entries.filter_map(|model| model.price.as_ref()))
     }

@@ -13,7 +13,8 @@ use super::name_sets::{Names, RetryWithout};
 use super::retry_unanswered::RetryUnanswered;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::strategy::{Strategy, Weights};
-use crate::syntax::collections::{List, Maybe, Table};
+use crate::model_table::ModelTable;
+use crate::syntax::collections::{ByModel, List, Maybe, Table};
 use crate::syntax::setting::{choice_setting, section};
 use crate::syntax::values::{Positive, Share};
 use crate::syntax::warnings::Warning;
@@ -85,8 +86,8 @@ section! {
         /// only model, or none.
         pub default_model: DefaultModel = DefaultModel::Auto,
         /// Fallback models, in order, for a model that cannot be served.
-        pub fallbacks: BTreeMap<String, Vec<String>> ["fallbacks" as Table<List<String>>] =
-            BTreeMap::new(),
+        pub fallbacks: ModelTable<Vec<String>> ["fallbacks" as ByModel<List<String>>] =
+            ModelTable::default(),
         /// Further paths that are forwarded, with all methods and WebSocket: a path with the
         /// wildcards * and ?, and the name of a backend, or by-model.
         pub passthrough: BTreeMap<String, String> ["passthrough" as Table<String>] = BTreeMap::new(),
@@ -194,7 +195,7 @@ impl RoutingConfig {
             weights: shadow.weights.clone(),
             // The live decision has resolved the name.
             aliases: BTreeMap::new(),
-            fallbacks: BTreeMap::new(),
+            fallbacks: ModelTable::default(),
             shadow: None,
             ..self.clone()
         }

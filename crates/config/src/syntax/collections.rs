@@ -8,6 +8,7 @@ use super::dump::Dump;
 use super::reader::Reader;
 use super::setting::Setting;
 use super::shape::{SectionShape, Shape};
+use crate::model_table::ModelTable;
 
 pub(crate) struct List<C>(PhantomData<C>);
 
@@ -95,6 +96,25 @@ impl<C: Setting> Setting for Table<C> {
 
     fn shape() -> Shape {
         Shape::Table(Box::new(C::shape()))
+    }
+}
+
+/// A mapping whose keys are names of models.
+pub(crate) struct ByModel<C>(PhantomData<C>);
+
+impl<C: Setting> Setting for ByModel<C> {
+    type Value = ModelTable<C::Value>;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Self::Value> {
+        Table::<C>::read(node, reader).map(|table| table.into_iter().collect())
+    }
+
+    fn dump(value: &Self::Value) -> Dump {
+        Dump::Map(value.iter().map(|(key, value)| (key.clone(), C::dump(value))).collect())
+    }
+
+    fn shape() -> Shape {
+        Table::<C>::shape()
     }
 }
 

@@ -196,8 +196,8 @@ proptest! {
         prop_assume!(!value.trim().is_empty());
         let mut config = load("- http://a").unwrap();
         config.routing.aliases.insert(key, AliasTargets::from("target"));
-        config.models.insert(value.clone(), ModelConfig::default());
-        config.routing.fallbacks.insert("target".to_owned(), vec![value]);
+        config.models = [(value.clone(), ModelConfig::default())].into_iter().collect();
+        config.routing.fallbacks = [("target".to_owned(), vec![value])].into_iter().collect();
         let yaml = config.to_masked_yaml();
         let back = load(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
         prop_assert_eq!((back.routing, back.models), (config.routing, config.models));

@@ -90,7 +90,7 @@ backends:
     assert_eq!(config.routing.strategy, Strategy::RoundRobin);
     assert_eq!(config.routing.aliases["1.10"], AliasTargets::from("other"));
     assert_eq!(config.timeouts.total, Some(Duration::from_secs(3600)));
-    let timeouts = config.timeouts.with(&config.models["m:1"].timeouts);
+    let timeouts = config.timeouts.with(&config.models.get("m:1").unwrap().timeouts);
     assert_eq!((timeouts.total, timeouts.response), (None, Duration::from_secs(5)));
     let backend = &config.backends[0];
     assert_eq!(backend.url.to_string(), "https://host:443/base");

@@ -343,6 +343,21 @@ fn configured_context_makes_ollamas_own_api_the_only_one() {
 }
 
 #[test]
+fn settings_of_a_model_apply_in_any_spelling() {
+    for (written, listed) in [("M", "m:latest"), ("m", "M"), ("m:latest", "m"), ("m", "m")] {
+        let fleet = fleet_of(&format!(
+            "models: {{ \"{written}\": {{ num_ctx: 8192, timeouts: {{ response: 7s }} }} }}\n\
+             backends: [{{name: x, url: \"http://a\", engine: ollama, models: [\"{listed}\", n]}}]"
+        ));
+        let fleet = fleet.topology();
+        let row = &model(&fleet, "m").serving[0];
+        assert_eq!(row.num_ctx, Some(TokenCount(8192)), "{written} for {listed}");
+        assert_eq!(row.timeouts.response, Duration::from_secs(7), "{written} for {listed}");
+        assert_ne!(model(&fleet, "n").serving[0].timeouts.response, Duration::from_secs(7));
+    }
+}
+
+#[test]
 fn model_loaded_with_too_short_a_context_is_loadable() {
     use penstock_scoring::Residency;
     let fleet = fleet_of(

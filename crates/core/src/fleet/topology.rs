@@ -6,7 +6,6 @@ mod model;
 mod rules;
 mod serve;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use ahash::{HashMap, HashSet};
 use penstock_api::units::Timestamp;
 use penstock_api::{CanonicalName, canonical_name, default_tag_forms};
 use penstock_config::tls::ClientTls;
-use penstock_config::{BackendConfig, ModelEntry};
+use penstock_config::{BackendConfig, ModelEntry, ModelTable};
 
 use super::backend::{BackendState, SharedBackend};
 use super::backend_id::BackendId;
@@ -132,7 +131,7 @@ pub struct Topology {
     /// The names of the zones.
     pub zones: Zones,
     /// The fallbacks by the name of the model, as configured.
-    fallbacks: Arc<BTreeMap<String, Vec<String>>>,
+    fallbacks: Arc<ModelTable<Vec<String>>>,
     /// The version of the policies' patterns that [`Model::policies`] is about.
     pub policies: u64,
 }
@@ -308,7 +307,7 @@ impl Topology {
     pub fn can_do_without(&self, state: &BackendState) -> bool {
         let mut models = self.models.iter().filter(|model| model.is_on(state.id));
         models.all(|model| {
-            let chain = self.fallbacks.get(&*model.name).into_iter().flatten();
+            let chain = self.fallbacks.get(&model.name).into_iter().flatten();
             let mut fallbacks = chain.filter_map(|name| self.model(self.model_id(name)?));
             model.has_other_than(state.serial)
                 || fallbacks.any(|other| other.has_other_than(state.serial))

@@ -149,6 +149,17 @@ mod tests {
     }
 
     #[test]
+    fn members_are_those_of_the_model_in_any_spelling() {
+        for written in ["m", "M", "m:latest"] {
+            let models = format!("models: {{ \"{written}\": {{ ensemble: [n] }} }}");
+            let yaml = format!("ensembles: {{ enabled: true }}\n{models}");
+            for asked in ["moe-m", "moe-M:latest"] {
+                assert_eq!(plan(&yaml, asked).unwrap().members, ["n"], "{written} for {asked}");
+            }
+        }
+    }
+
+    #[test]
     fn members_take_turns_and_criticize_each_other() {
         let yaml = "ensembles: { enabled: true }\n\
                     models: { m: { ensemble: [m, n] } }";

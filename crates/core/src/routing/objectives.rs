@@ -21,7 +21,7 @@ pub enum ObjectivesError {
 
 /// Reads the objectives of a request. Precedence: numbers in header fields, the named objective,
 /// the objective of the key, that of the model. The key's `max_priority` caps the priority. `field`
-/// returns the values of a header field.
+/// returns the values of a header field, `model` is the fleet's name of the model.
 ///
 /// # Errors
 /// When a field has an invalid value, or more than one, or names an unknown objective.
@@ -137,7 +137,8 @@ backends: [http://127.0.0.1:1]
             values.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>().into_iter()
         };
         let client = ClientIdentity::of_key(&config.auth.keys[key]);
-        read_objectives(&config, field, Some(&client), "m").map_err(|error| error.to_string())
+        read_objectives(&config, field, Some(&client), "M:latest")
+            .map_err(|error| error.to_string())
     }
 
     #[test]

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use ahash::HashMap;
-use penstock_config::{ALIAS_HOPS, AliasTargets, ModelGlob};
+use penstock_config::{ALIAS_HOPS, AliasTargets, ModelGlob, ModelTable};
 
 use super::split::{SplitPoint, branch_of};
 use crate::fleet::Topology;
@@ -18,7 +18,7 @@ pub struct Names {
     splits: HashMap<Box<str>, Alias>,
     /// The patterns, the most specific first.
     patterns: Vec<(ModelGlob, Alias)>,
-    chains: HashMap<Box<str>, Box<[Box<str>]>>,
+    chains: ModelTable<Box<[Box<str>]>>,
 }
 
 /// The targets of an alias: one branch for each model that shares its requests.
@@ -134,7 +134,7 @@ impl Names {
     /// configurations with a cycle are refused before.
     pub fn new(
         aliases: &BTreeMap<String, AliasTargets>,
-        fallbacks: &BTreeMap<String, Vec<String>>,
+        fallbacks: &ModelTable<Vec<String>>,
     ) -> Self {
         let mut names = Self::default();
         for (name, targets) in aliases {
@@ -146,10 +146,9 @@ impl Names {
         }
         // The narrowest first: `llama3:*` must win over `*`, whatever their order in the file.
         names.patterns.sort_by_key(|(glob, _)| std::cmp::Reverse(glob.specificity()));
-        for (name, chain) in fallbacks.iter().filter(|(_, chain)| !chain.is_empty()) {
-            let chain = chain.iter().map(|entry| Box::from(entry.as_str())).collect();
-            names.chains.insert(name.as_str().into(), chain);
-        }
+        let chains = fallbacks.iter().filter(|(_, chain)| !chain.is_empty());
+        let boxed = |chain: &[String]| chain.iter().map(|entry| entry.as_str().into()).collect();
+        names.chains = chains.map(|(name, chain)| (name.clone(), boxed(chain))).collect();
         names
     }
 
@@ -247,10 +246,23 @@ impl Names {
         }
         let hops = self.hops(name, fleet, point);
         let mut back = hops.iter().rev().chain(std::iter::once(name));
-        // The name may differ in case from the model's, which has the fallbacks.
-        let own = || fleet.model(fleet.model_id(name)?).map(|model| &*model.name);
-        let chain = back.find_map(|hop| self.chains.get(hop));
-        chain.or_else(|| self.chains.get(own()?)).map_or(&[], |chain| &**chain)
+        let target = back.next().unwrap_or(name);
+        let of_target = self.chain_of(target, fleet);
+        // A backend may know the model by another name as well.
+        let own = || {
+            let model = fleet.model_named(target).filter(|model| *model.name != *target)?;
+            self.chain_of(&model.name, fleet)
+        };
+        let of_other = || back.find_map(|hop| self.chain_of(hop, fleet));
+        of_target.or_else(own).or_else(of_other).unwrap_or(&[])
+    }
+
+    /// The fallbacks configured for a name, in this spelling or another one of the same model.
+    fn chain_of(&self, name: &str, fleet: &Topology) -> Option<&[Box<str>]> {
+        let (spelling, chain) = self.chains.row(name)?;
+        // A backend may list two models that differ in spelling alone.
+        let is_same = spelling == name || fleet.model_id(spelling) == fleet.model_id(name);
+        is_same.then_some(&**chain)
     }
 
     /// Returns every exact alias of one model with that model, for lists of models.

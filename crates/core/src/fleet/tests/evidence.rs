@@ -91,4 +91,5 @@ fn fallback_takes_the_place_of_a_model_with_one_backend() {
     assert!(!can_do_without_x(y, "m: [o]"));
     assert!(can_do_without_x(y, "m: [gone, o], n: [O]"), "a name may be spelled otherwise");
     assert!(!can_do_without_x(y, "m: [n], n: [m]"), "the fallbacks are on x, too");
+    assert!(can_do_without_x(y, "M: [o], \"n:latest\": [o]"), "and so may the model");
 }

@@ -1,12 +1,11 @@
 //! The settings that topologies are built with.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use penstock_api::{Engine, Operation, Operations, is_same_model};
+use penstock_api::{Engine, Operation, Operations};
 use penstock_config::{
-    BackendConfig, Config, ModelConfig, ModelEntry, Price, Strategy, TimeoutsConfig,
+    BackendConfig, Config, ModelConfig, ModelEntry, ModelTable, Price, Strategy, TimeoutsConfig,
     UnknownCapability,
 };
 
@@ -22,11 +21,11 @@ use crate::prefix::MemoryBudget;
 pub struct TopologyRules {
     pub(super) unknown_capability: UnknownCapability,
     pub(super) timeouts: TimeoutsConfig,
-    pub(super) models: BTreeMap<String, ModelConfig>,
+    pub(super) models: ModelTable<ModelConfig>,
     pub(super) give_up: Duration,
     pub(in crate::fleet) groups: Arc<Groups>,
     pub(super) zones: Zones,
-    pub(super) fallbacks: Arc<BTreeMap<String, Vec<String>>>,
+    pub(super) fallbacks: Arc<ModelTable<Vec<String>>>,
     pub(super) quality: Arc<QualityRules>,
     pub(super) policies: Arc<ModelPolicies>,
     /// True if a budget may limit requests to backends that cost nothing.
@@ -83,23 +82,16 @@ impl TopologyRules {
         }
     }
 
-    /// The settings of a model, in its own spelling or another one: a price that is not found would
-    /// make it free.
-    fn settings(&self, model: &str) -> Option<&ModelConfig> {
-        let spelled_otherwise = || self.models.iter().find(|(name, _)| is_same_model(name, model));
-        self.models.get(model).or_else(|| spelled_otherwise().map(|(_, settings)| settings))
-    }
-
     /// The price of a model on a backend whose configuration lists it as `declared`.
     pub(super) fn price(&self, model: &str, declared: Option<&ModelEntry>) -> Option<Arc<Price>> {
         let own = declared.and_then(|model| model.price.as_ref());
-        let price = own.or_else(|| self.settings(model)?.price.as_ref())?;
+        let price = own.or_else(|| self.models.get(model)?.price.as_ref())?;
         Some(Arc::new(price.clone()))
     }
 
     /// The context length with which an engine must load a model.
     pub(super) fn num_ctx(&self, engine: Engine, model: &str) -> Option<u32> {
-        self.settings(model)?.num_ctx.filter(|_| engine.row().takes_num_ctx)
+        self.models.get(model)?.num_ctx.filter(|_| engine.row().takes_num_ctx)
     }
 
     /// The number of requests below which neither a limit of a model nor its kept part is reached.

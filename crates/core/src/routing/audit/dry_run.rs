@@ -224,6 +224,7 @@ impl DryRun<'_> {
     /// Returns the objectives of a request, from its headers, its key and its model.
     fn objectives(&self, sample: &DryRunRequest, model: &str) -> Result<Objectives, DryRunError> {
         let field = |name: &HeaderName| sample.header(name.as_str()).map(str::as_bytes).into_iter();
+        let model = self.topology.model_named(model).map_or(model, |model| &*model.name);
         let client = self.client(sample);
         read_objectives(self.config, field, client.as_deref(), model)
             .map_err(|error| DryRunError::new(ErrorCode::InvalidRequest, error))

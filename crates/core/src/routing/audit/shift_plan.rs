@@ -71,7 +71,7 @@ impl ShiftPlan {
         let of_client = client.and_then(|client| client.context_shift);
         let terms = ShiftTerms {
             operation,
-            model: config.models.get(&*model.name),
+            model: config.models.get(&model.name),
             of_client,
             context: profile.context_length,
         };

@@ -50,6 +50,24 @@ fn a_chain_is_looked_up_under_the_target_then_back_along_the_alias() {
 }
 
 #[test]
+fn chain_is_found_by_every_spelling_of_a_model() {
+    let fleet = serving(&["llama3:latest", "qwen"]);
+    for key in ["llama3", "LLAMA3", "llama3:latest"] {
+        let names = names(&[("gpt", "Llama3")], &[(key, &["qwen"])]);
+        for fleet in [&*fleet, &Topology::default()] {
+            for asked in ["llama3", "Llama3:latest", "LLAMA3", "llama3:latest", "gpt"] {
+                assert_eq!(names.chain(asked, fleet, AT).len(), 1, "{key} for {asked}");
+            }
+            assert!(names.chain("llama3:8b", fleet, AT).is_empty());
+        }
+    }
+    let two = serving(&["M", "m"]);
+    let names = names(&[], &[("m", &["M"])]);
+    assert_eq!(names.chain("m", &two, AT).len(), 1);
+    assert!(names.chain("M", &two, AT).is_empty(), "one backend lists them as two models");
+}
+
+#[test]
 fn the_most_specific_pattern_counts_after_exact_aliases() {
     let fleet = serving(&["b", "qwen", "llama3:70b", "tiny"]);
     let names = names(
@@ -108,7 +126,7 @@ fn alias_leads_to_the_split_of_a_pattern() {
         ("gpt-*".to_owned(), AliasTargets(vec![target("a"), target("b")])),
     ];
     let (names, none) =
-        (Names::new(&aliases.into_iter().collect(), &BTreeMap::new()), Topology::default());
+        (Names::new(&aliases.into_iter().collect(), &ModelTable::default()), Topology::default());
     let split = names.split("best", &none).unwrap();
     assert_eq!(split.branches().collect::<Vec<_>>(), [("a", 1), ("b", 1)]);
     for point in (0..20).map(SplitPoint) {
@@ -152,7 +170,7 @@ proptest! {
         pairs in proptest::collection::btree_map("[a-e]", "[a-e]", 0..6), name in "[a-e]"
     ) {
         let aliases = pairs.iter().map(|(from, to)| (from.clone(), AliasTargets::from(&**to)));
-        let names = Names::new(&aliases.collect(), &BTreeMap::new());
+        let names = Names::new(&aliases.collect(), &ModelTable::default());
         let mut slow = name.clone();
         for _ in 0..ALIAS_HOPS {
             let Some(next) = pairs.get(&slow) else { break };

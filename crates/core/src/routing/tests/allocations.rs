@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::hint::black_box;
 
-use penstock_config::AliasTargets;
+use penstock_config::{AliasTargets, ModelTable};
 
 use super::{Fleet, TestRequest, alike, plain_input};
 use crate::routing::{Live, Names, NoRecord, RouteInput};
@@ -74,14 +74,14 @@ fn bytes_each<T>(entries: usize, make: impl FnOnce() -> T) -> u64 {
 #[test]
 fn aliases_and_chains_are_small() {
     let name = |kind: &str, index: usize| format!("{kind}-{index:04}");
-    let (no_aliases, no_chains) = (BTreeMap::new(), BTreeMap::new());
+    let (no_aliases, no_chains) = (BTreeMap::new(), ModelTable::default());
     let counts = (500..1000).step_by(20);
     let (mut all, mut most) = ([0, 0], [0, 0]);
     for count in counts.clone() {
         let target = |index| AliasTargets::from(name("model", index).as_str());
         let aliases: BTreeMap<String, AliasTargets> =
             (0..count).map(|index| (name("alias", index), target(index))).collect();
-        let chains: BTreeMap<String, Vec<String>> = (0..count)
+        let chains: ModelTable<Vec<String>> = (0..count)
             .map(|index| (name("model", index), vec![name("spare", index), name("other", index)]))
             .collect();
         let alias = bytes_each(count, || Names::new(&aliases, &no_chains));

@@ -289,3 +289,29 @@ fn prediction_for_an_engine_of_which_nothing_is_learned_is_called_a_guess() {
     result["decision"]["candidates"][0]["prediction"]["trusted"] = false.into();
     assert!(render_text(&result).contains("ms per token, a guess: too little is learned\n"));
 }
+
+#[test]
+fn settings_of_a_model_apply_in_any_spelling() {
+    for written in ["m", "M", "m:latest"] {
+        let generation = generation(&format!(
+            "objectives: {{ fast: {{ priority: 5 }} }}
+models: {{ \"{written}\": {{ objective: fast, context_shift: true, price: {{ input: 1, output: 1 }} }} }}
+ensembles: {{ enabled: true }}
+backends: [{{ name: a, url: \"http://a:1\", models: [{{ id: \"m:latest\", context_length: 300 }}] }}]"
+        ));
+        for asked in ["m", "M", "m:latest"] {
+            let result = explain(&generation, &chat(asked, ""));
+            assert_eq!(result["objectives"]["priority"], 5, "{written} for {asked}");
+            let result = explain(&generation, &chat(&format!("moe-{asked}"), ""));
+            assert!(!result["ensemble"]["calls"][0]["price"].is_null(), "{result}");
+            let message = json!({ "role": "user", "content": "word ".repeat(100) });
+            let body = json!({ "model": asked, "messages": vec![message; 8] }).to_string();
+            let fleet = generation.fleet.topology();
+            let mut rng = SmallRng::seed_from_u64(1);
+            let mut random = Live { topology: &fleet, rng: &mut rng };
+            let sample = DryRunRequest::new(body.into_bytes());
+            let report = dry_run(&generation, &fleet).explain_with_shift(&sample, &mut random);
+            assert!(report.context_shift.is_some(), "{written} for {asked}");
+        }
+    }
+}
