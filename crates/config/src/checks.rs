@@ -10,7 +10,7 @@ pub(super) mod models;
 mod policies;
 mod soundness;
 
-pub(super) use folders::missing_folders;
+pub(super) use folders::unusable_paths;
 pub(super) use soundness::Soundness;
 
 use std::time::Duration;
@@ -77,6 +77,12 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
     }
     if holds(&["backends", "routing", "models"]) {
         models::check(config, root, reader);
+    }
+    if holds(&["auth", "backends"]) {
+        policies::check_keys(config, root, reader);
+    }
+    if holds(&["auth", "backends", "ensembles", "routing"]) {
+        models::check_asked(config, root, reader);
     }
     if holds(&["backends", "models", "budgets", "ledger", "auth", "routing"]) {
         budgets::check(config, root, reader);
@@ -261,6 +267,13 @@ fn check_routing(config: &Config, root: &Node, sound: &Soundness, reader: &mut R
     let low = Bound { key: "routing.cooldown.min", duration: cooldown.min };
     let high = Bound { key: "routing.cooldown.max", duration: cooldown.max };
     check_order(low, high, node.key_place("cooldown"), reader);
+    // Only one that was chosen: the usual one is cut by a short maximum, as it should be.
+    if let Some(entry) = node.at("cooldown").entry("default")
+        && cooldown.default > cooldown.max
+    {
+        let [default, max] = [cooldown.default, cooldown.max].map(show_duration);
+        reader.warn(&entry.place, Warning::LongCooldown { default, max });
+    }
 }
 
 fn check_weights(routing: &RoutingConfig, section: &'static str, node: &Node, reader: &mut Reader) {
@@ -288,9 +301,9 @@ fn check_strategy(
         && let Some((preset, warning)) = Preset::like(&routing.scorer_specs())
             .and_then(|preset| Some((preset.name, preset.warning?)))
     {
-        match routing.preset {
-            Some(_) => reader.warn(node.key_place("preset"), Warning::Preset { preset, warning }),
-            None => {
+        match routing.scorers.is_empty() {
+            true => reader.warn(node.key_place("preset"), Warning::Preset { preset, warning }),
+            false => {
                 let warning = Warning::Scorers { section, warning };
                 reader.warn(node.key_place("scorers"), warning);
             }

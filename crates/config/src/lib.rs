@@ -1,6 +1,7 @@
 //! The configuration: YAML in, checked and resolved types out. One file per section; `section!`
 //! declares each option once, and everything else about it is derived from there. Reads nothing but
-//! the file, the secrets it names and the environment it is given.
+//! the file, the secrets it names, the environment it is given and, for keys that expired, the
+//! clock.
 
 mod changes;
 mod checks;
@@ -63,8 +64,8 @@ pub use sections::{AdminConfig, Config, DiscoveryConfig, OllamaConfig, UsageConf
 pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub use syntax::errors::{
-    ConfigError, Encoding, Fault, MissingFolder, OtherFormat, Problem, PromptError, SecretError,
-    SyntaxCause, UrlError, without_position,
+    ConfigError, Encoding, Fault, OtherFormat, Problem, PromptError, SecretError, SyntaxCause,
+    UnusablePath, UrlError, without_position,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::key_hash::KeyHash;
@@ -206,7 +207,7 @@ fn settle(config: &mut Config, root: &Node, reader: &mut Reader) {
     if sound.holds_at(root, "shared_state") {
         load_redis_tls(config, root, reader);
     }
-    config.missing_folders = checks::missing_folders(config, root, &sound);
+    config.unusable_paths = checks::unusable_paths(config, root, &sound);
     // Last: the rules read settled values.
     checks::check(config, root, &sound, reader);
 }

@@ -62,7 +62,7 @@ use tracing::TracingConfig;
 
 use super::model_table::ModelTable;
 use super::syntax::collections::{ByModel, List, Off, Or, Table};
-use super::syntax::errors::MissingFolder;
+use super::syntax::errors::UnusablePath;
 use super::syntax::secret::{Secret, SecretFile};
 use super::syntax::setting::section;
 use super::syntax::values::{AtLeastOne, NameServer, Positive};
@@ -120,7 +120,7 @@ section! {
         /// The backends.
         pub backends: Vec<BackendConfig> ["backends" as List<BackendItem>] = Vec::new(),
         /// The files that a start cannot create; see [`Config::check_folders`].
-        pub missing_folders: Vec<MissingFolder> [] = Vec::new(),
+        pub unusable_paths: Vec<UnusablePath> [] = Vec::new(),
         /// Warnings about the file.
         pub warnings: Vec<ConfigWarning> [] = Vec::new(),
     }

@@ -4,6 +4,7 @@ mod files;
 mod foreign;
 mod listeners;
 mod loading;
+mod mistakes;
 mod rules;
 mod schema;
 mod scorers;

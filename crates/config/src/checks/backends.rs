@@ -10,6 +10,7 @@ use crate::sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTl
 use crate::sections::listener::ListenAddress;
 use crate::syntax::document::{Entry, Node};
 use crate::syntax::errors::Problem;
+use crate::syntax::glob::ModelGlob;
 use crate::syntax::reader::Reader;
 use crate::syntax::url::BackendUrl;
 use crate::syntax::warnings::Warning;
@@ -20,6 +21,9 @@ pub(super) fn check_backends(config: &Config, root: &Node, sound: &Soundness, re
     let count = config.backends.len();
     if count == 0 && sound.holds(node) {
         reader.warn(root.key_place("backends"), Warning::NoBackends);
+    }
+    if count > 0 && config.backends.iter().all(BackendConfig::starts_drained) {
+        reader.warn(root.key_place("backends"), Warning::AllDrained);
     }
     if count > MAX_BACKENDS {
         // The checks below are quadratic.
@@ -96,6 +100,10 @@ fn check_backend(
         if models.iter().take(index).any(|other| other.id == model.id) {
             let problem = Problem::ModelTwice { id: model.id.clone(), backend: name() };
             reader.fault(&node.at("id").place, problem);
+        }
+        if ModelGlob::is_pattern(&model.id) {
+            let warning = Warning::PatternAsModel { backend: name(), model: model.id.clone() };
+            reader.warn(&node.at("id").place, warning);
         }
     }
 }

@@ -2,18 +2,23 @@
 
 use std::collections::HashMap;
 
+use penstock_clock::unix_seconds;
+
 use super::check_spelled_once;
 use crate::sections::Config;
 use crate::sections::jwt::{CertificateName, JwksSource, MAX_ISSUERS};
 use crate::syntax::document::Node;
 use crate::syntax::errors::Problem;
 use crate::syntax::reader::Reader;
+use crate::syntax::unix_time::UnixTime;
+use crate::syntax::warnings::Warning;
 use crate::tls::read_certificates;
 
-/// Refuses keys that are missing, spelled twice, or the same as another.
+/// Refuses keys that are missing, spelled twice, or the same as another, and warns of expired ones.
 pub(super) fn check_client_keys(config: &Config, root: &Node, reader: &mut Reader) {
     let items = root.at("auth").at("keys").items();
     let mut known = HashMap::new();
+    let now = UnixTime(unix_seconds());
     for (index, (key, item)) in config.auth.keys.iter().zip(items).enumerate() {
         let section = format!("auth.keys[{index}]");
         let is_missing = key.key.is_missing();
@@ -31,10 +36,15 @@ pub(super) fn check_client_keys(config: &Config, root: &Node, reader: &mut Reade
             Some(_) | None => {}
         }
         check_spelled_once(item, section.clone(), "key", reader);
-        if let (Some(from), Some(until)) = (key.not_before, key.expires_at)
-            && from >= until
-        {
-            reader.fault(item.key_place("expires_at"), Problem::NeverValid { section });
+        match (key.not_before, key.expires_at) {
+            (Some(from), Some(until)) if from >= until => {
+                reader.fault(item.key_place("expires_at"), Problem::NeverValid { section });
+            }
+            (_, Some(at)) if at <= now => {
+                let warning = Warning::ExpiredKey { key: key.name.clone(), at };
+                reader.warn(item.key_place("expires_at"), warning);
+            }
+            _ => {}
         }
         if let Some(first) = known.insert(key.to_hash(), &key.name) {
             let problem =

@@ -1,4 +1,4 @@
-//! The folders of the files that a process creates. Only `check` and a start need them: other
+//! The folders of the files that a process creates, and folders in their place. Only `check` and a start need them: other
 //! commands read the configuration on machines where penstock does not run.
 
 use std::io::ErrorKind;
@@ -8,19 +8,23 @@ use super::Soundness;
 use crate::sections::Config;
 use crate::sections::access_log::LogTarget;
 use crate::syntax::document::Node;
-use crate::syntax::errors::{ConfigError, Fault, MissingFolder, Problem};
+use crate::syntax::errors::{ConfigError, Fault, Problem, UnusablePath};
 
 impl Config {
-    /// Refuses files in folders that do not exist.
+    /// Refuses files in folders that do not exist, and folders in place of files.
     ///
     /// # Errors
     /// [`ConfigError`] with each of them.
     pub fn check_folders(&self) -> Result<(), ConfigError> {
-        let fault = |missing: &MissingFolder| {
-            let MissingFolder { place, key, folder } = missing.clone();
-            Fault { place, problem: Problem::NoFolder { key, folder } }
+        let fault = |path: &UnusablePath| {
+            let UnusablePath { place, key, folder, is_there } = path.clone();
+            let problem = match is_there {
+                true => Problem::NoFile { key, folder },
+                false => Problem::NoFolder { key, folder },
+            };
+            Fault { place, problem }
         };
-        let faults: Vec<Fault> = self.missing_folders.iter().map(fault).collect();
+        let faults: Vec<Fault> = self.unusable_paths.iter().map(fault).collect();
         match faults.is_empty() {
             true => Ok(()),
             false => Err(ConfigError::Invalid { faults, warnings: Vec::new() }),
@@ -28,13 +32,10 @@ impl Config {
     }
 }
 
-/// Returns the files of `config` in folders that do not exist, in the order of the document. The
-/// ledger's is none of them: without it, counts stay in memory, and no request fails.
-pub(crate) fn missing_folders(
-    config: &Config,
-    root: &Node,
-    sound: &Soundness,
-) -> Vec<MissingFolder> {
+/// Returns the files of `config` that are folders or in folders that do not exist, in the order of
+/// the document. The ledger's is none of them: without it, counts stay in memory, and no request
+/// fails.
+pub(crate) fn unusable_paths(config: &Config, root: &Node, sound: &Soundness) -> Vec<UnusablePath> {
     let log = match &config.access_log.path {
         LogTarget::File(path) => Some(path.as_path()),
         LogTarget::Off | LogTarget::Stdout => None,
@@ -43,17 +44,20 @@ pub(crate) fn missing_folders(
         ("access_log", "path", "access_log.path", log),
         ("auth", "store", "auth.store", config.auth.store.as_deref()),
     ];
-    let mut missing: Vec<MissingFolder> = files
+    let mut unusable: Vec<UnusablePath> = files
         .into_iter()
         .filter(|(section, ..)| sound.holds_at(root, section))
         .filter_map(|(section, name, key, file)| {
-            let folder = file?.parent().filter(|folder| is_missing(folder))?.to_owned();
+            let file = file?;
+            let is_there = file.is_dir();
+            let missing = || file.parent().filter(|folder| is_missing(folder));
+            let folder = if is_there { file } else { missing()? }.to_owned();
             let place = root.at(section).at(name).place.clone();
-            Some(MissingFolder { place, key, folder })
+            Some(UnusablePath { place, key, folder, is_there })
         })
         .collect();
-    missing.sort_by(|one, other| one.place.cmp(&other.place));
-    missing
+    unusable.sort_by(|one, other| one.place.cmp(&other.place));
+    unusable
 }
 
 /// Returns whether a folder does not exist. One that this user may not see may exist for others.

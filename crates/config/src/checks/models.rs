@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::model_table::ModelTable;
 use crate::sections::Config;
 use crate::sections::aliases::AliasTargets;
+use crate::sections::default_model::DefaultModel;
 use crate::sections::routing::{BY_MODEL, RoutingConfig};
-use crate::syntax::document::{KeyPlaces, Node};
+use crate::syntax::document::{Content, KeyPlaces, Node};
 use crate::syntax::errors::Problem;
 use crate::syntax::glob::ModelGlob;
 use crate::syntax::reader::Reader;
@@ -35,6 +36,76 @@ pub(super) fn check(config: &Config, root: &Node, reader: &mut Reader) {
         }
         check_members(config, &declared, root.at("models"), reader);
     }
+}
+
+/// Warns of models that requests without a model and client keys name, and no backend serves.
+pub(super) fn check_asked(config: &Config, root: &Node, reader: &mut Reader) {
+    let Some(declared) = declared_models(config) else { return };
+    let node = root.at("routing").at("default_model");
+    for (model, item) in default_models(&config.routing.default_model, node) {
+        if !is_name_served(config, &declared, model) {
+            let model = model.to_owned();
+            reader.warn(&item.place, Warning::UnknownDefaultModel { model });
+        }
+    }
+    let names = requested_names(config, &declared);
+    for (key, item) in config.auth.keys.iter().zip(root.at("auth").at("keys").items()) {
+        // Such a key makes the models that it names.
+        let globs = if key.manage_models { &[][..] } else { &key.models };
+        for (glob, item) in globs.iter().zip(item.at("models").items()) {
+            if !names.iter().any(|name| may_match(glob, name)) {
+                let (key, model) = (key.name.clone(), glob.as_str().to_owned());
+                reader.warn(&item.place, Warning::UnknownKeyModel { key, model });
+            }
+        }
+    }
+}
+
+/// Returns the models that requests without one are for, and their nodes in the document.
+fn default_models<'a>(given: &'a DefaultModel, node: &'a Node) -> Vec<(&'a str, &'a Node)> {
+    match (given, &node.content) {
+        (DefaultModel::One(model), _) => vec![(model, node)],
+        (DefaultModel::PerOperation(_), Content::Map(entries)) => entries
+            .iter()
+            .filter_map(|entry| match &entry.node.content {
+                Content::Scalar(model) => Some((model.as_str(), &entry.node)),
+                Content::Null | Content::List(_) | Content::Map(_) => None,
+            })
+            .collect(),
+        (DefaultModel::Auto | DefaultModel::None | DefaultModel::PerOperation(_), _) => Vec::new(),
+    }
+}
+
+/// Returns whether requests for a name are served, by a model or a fallback.
+fn is_name_served(config: &Config, declared: &ModelTable<()>, name: &str) -> bool {
+    let (routing, ensembles) = (&config.routing, &config.ensembles);
+    let model = name.strip_prefix(ensembles.prefix.as_str()).filter(|_| ensembles.enabled);
+    [Some(name), model].into_iter().flatten().any(|name| {
+        let mut passed = alias_paths(routing, name).into_iter().flatten();
+        passed.any(|name| routing.fallbacks.contains(name))
+            || is_served(declared, &resolve(routing, Some(declared), name))
+    })
+}
+
+/// Returns the names that requests are served under: models, aliases, and models with fallbacks.
+fn requested_names(config: &Config, declared: &ModelTable<()>) -> Vec<String> {
+    let routing = &config.routing;
+    let others = routing.aliases.keys().chain(routing.fallbacks.names()).cloned();
+    let mut names: Vec<String> = declared.names().cloned().chain(others).collect();
+    if config.ensembles.enabled {
+        let prefix = &config.ensembles.prefix;
+        let ensembles: Vec<String> = names.iter().map(|name| format!("{prefix}{name}")).collect();
+        names.extend(ensembles);
+    }
+    names
+}
+
+/// Returns whether a pattern may match a name, which may be the pattern of an alias.
+fn may_match(glob: &ModelGlob, name: &str) -> bool {
+    // Two patterns are not compared: they usually have a name in common.
+    let has_common =
+        || ModelGlob::is_pattern(glob.as_str()) || ModelGlob::new(name).matches(glob.as_str());
+    glob.matches_spelling(name) || (ModelGlob::is_pattern(name) && has_common())
 }
 
 fn check_members(config: &Config, declared: &ModelTable<()>, node: &Node, reader: &mut Reader) {

@@ -55,18 +55,33 @@ fn check_policy(config: &Config, policy: &PolicyConfig, item: &Node, reader: &mu
             reader.warn(item.key_place("quality"), Warning::NoBounds { policy: name() });
         }
     }
-    let known: BTreeSet<&str> =
-        config.backends.iter().filter_map(BackendConfig::zone_name).collect();
-    for (zone, place) in policy.zones.iter().zip(item.at("zones").items()) {
-        if !known.contains(zone.as_str()) {
-            let suggestion = nearest(zone, known.iter().copied()).map(str::to_owned);
-            let (policy, zone) = (name(), zone.clone());
-            reader.warn(&place.place, Warning::UnknownZone { policy, zone, suggestion });
-        }
-    }
+    check_zones(config, format!("policy '{}'", policy.name), &policy.zones, item, reader);
     let is_satisfied = config.backends.iter().any(|backend| serves_under(backend, policy));
     if !is_satisfied && !config.backends.is_empty() {
         reader.warn(&item.place, Warning::UnsatisfiedPolicy { policy: name() });
+    }
+}
+
+/// Warns of the zones of client keys in which there is no backend.
+pub(super) fn check_keys(config: &Config, root: &Node, reader: &mut Reader) {
+    if config.backends.is_empty() {
+        return;
+    }
+    for (key, item) in config.auth.keys.iter().zip(root.at("auth").at("keys").items()) {
+        check_zones(config, format!("key '{}'", key.name), &key.zones, item, reader);
+    }
+}
+
+/// Warns of zones in which there is no backend; `item` is the policy or key that names them.
+fn check_zones(config: &Config, owner: String, zones: &[String], item: &Node, reader: &mut Reader) {
+    let known: BTreeSet<&str> =
+        config.backends.iter().filter_map(BackendConfig::zone_name).collect();
+    for (zone, place) in zones.iter().zip(item.at("zones").items()) {
+        if !known.contains(zone.as_str()) {
+            let suggestion = nearest(zone, known.iter().copied()).map(str::to_owned);
+            let (owner, zone) = (owner.clone(), zone.clone());
+            reader.warn(&place.place, Warning::UnknownZone { owner, zone, suggestion });
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::syntax::key_hash::KeyHash;
 use crate::syntax::secret::{InlineSecret, Needed, Secret, SecretFile};
 use crate::syntax::setting::section;
 use crate::syntax::unix_time::UnixTime;
-use crate::syntax::values::{AtLeastOne, FilePath, Name};
+use crate::syntax::values::{AtLeastOne, FilePath, Name, NonZeroSize};
 
 section! {
     /// API keys of clients. Without keys, a store of keys and identity providers the data port is
@@ -30,7 +30,7 @@ section! {
         /// port is never open.
         pub jwt: Vec<JwtConfig> ["jwt" as List<JwtConfig>] = Vec::new(),
         /// The longest token, in bytes; a longer one is refused unread.
-        pub max_token_size: ByteSize = ByteSize::kib(16),
+        pub max_token_size: ByteSize ["max_token_size" as NonZeroSize] = ByteSize::kib(16),
         /// The maximum number of tokens whose verdict is remembered until they expire, and of their
         /// clients whose use of limits is.
         pub max_cached_tokens: usize ["max_cached_tokens" as AtLeastOne<usize>] = 10_000,

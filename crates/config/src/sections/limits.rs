@@ -11,7 +11,7 @@ use crate::syntax::dump::Dump;
 use crate::syntax::reader::Reader;
 use crate::syntax::setting::{Setting, section};
 use crate::syntax::shape::Shape;
-use crate::syntax::values::{AtLeastOne, PerSecond, Positive};
+use crate::syntax::values::{AtLeastOne, NonZeroSize, PerSecond, Positive};
 
 section! {
     /// Limits on what clients may send and on the memory of this process.
@@ -46,7 +46,7 @@ section! {
         pub client_send_buffer: Option<ByteSize> ["client_send_buffer" as Or<System, ByteSize>] =
             Some(ByteSize::kib(256)),
         /// The largest request head.
-        pub max_head_size: ByteSize = ByteSize::kib(64),
+        pub max_head_size: ByteSize ["max_head_size" as NonZeroSize] = ByteSize::kib(64),
         /// The maximum number of headers in a request.
         pub max_headers: usize ["max_headers" as AtLeastOne<usize>] = 100,
         /// The maximum number of client connections at one time.
@@ -118,7 +118,7 @@ impl Setting for BodyLimit {
     type Value = ByteSize;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<ByteSize> {
-        let size = ByteSize::read(node, reader)?;
+        let size = NonZeroSize::read(node, reader)?;
         if size > ByteSize::mib(4095) {
             return reader.refuse_value(node, &size.to_string(), "at most 4095MiB");
         }

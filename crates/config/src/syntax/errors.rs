@@ -139,13 +139,15 @@ impl fmt::Display for Fault {
     }
 }
 
-/// The setting of a file that cannot be created, since its folder does not exist.
+/// The setting of a file that cannot be created: its folder does not exist, or it is a folder.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MissingFolder {
+pub struct UnusablePath {
     /// The place of the path.
     pub(crate) place: SourcePlace,
     pub(crate) key: &'static str,
     pub(crate) folder: PathBuf,
+    /// If set, the path is that of a folder; otherwise the folder of the path is missing.
+    pub(crate) is_there: bool,
 }
 
 /// An error in a setting. Keys are paths: `routing.weights`, `backends[2].url`.
@@ -189,6 +191,8 @@ pub enum Problem {
     SecretFile { key: String, path: PathBuf, source: std::io::Error },
     #[error("'{key}': the folder {} does not exist: create it, or name another", folder.display())]
     NoFolder { key: &'static str, folder: PathBuf },
+    #[error("'{key}': {} is a folder: name a file in it", folder.display())]
+    NoFile { key: &'static str, folder: PathBuf },
     #[error("'{key}': {}: {source}", path.display())]
     Prompt { key: String, path: PathBuf, source: PromptError },
     #[error("'{section}' sets both '{key}' and '{key}_file': remove one")]

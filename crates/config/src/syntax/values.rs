@@ -177,6 +177,29 @@ impl Setting for Positive {
     }
 }
 
+/// A size that has room for something.
+pub(crate) struct NonZeroSize;
+
+impl Setting for NonZeroSize {
+    type Value = ByteSize;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<ByteSize> {
+        let size = ByteSize::read(node, reader)?;
+        if size == ByteSize(0) {
+            return reader.refuse_value(node, "0B", "more than 0B");
+        }
+        Some(size)
+    }
+
+    fn dump(value: &ByteSize) -> Dump {
+        ByteSize::dump(value)
+    }
+
+    fn shape() -> Shape {
+        ByteSize::shape()
+    }
+}
+
 impl Setting for ByteSize {
     type Value = Self;
 

@@ -7,6 +7,7 @@ use penstock_api::units::ByteSize;
 
 use super::source_place::{MAX_MESSAGE, SourcePlace};
 use super::suggest::did_you_mean;
+use super::unix_time::UnixTime;
 
 /// A warning and its position: a valid setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,12 +58,16 @@ pub enum Warning {
         "'{key}' has a part of the header that carries it: leave out 'Bearer' and the header's name"
     )]
     SchemeInSecret { key: String },
+    #[error("key '{key}' expired at {at}: its requests are refused")]
+    ExpiredKey { key: String, at: UnixTime },
     #[error("'queue.{key}' has no effect: no request waits without 'queue.size'")]
     NoQueue { key: &'static str },
     #[error(
         "'routing.move_waiting' has no effect: it needs predictions (the strategy slo, or 'routing.predict')"
     )]
     MovesWithoutPredictions,
+    #[error("'routing.cooldown.default' is {default}, above 'routing.cooldown.max': {max} applies")]
+    LongCooldown { default: String, max: String },
     #[error(
         "'{section}.strategy' is 'weighted', but telemetry is off: load is penstock's own requests \
          in flight, and KV cache usage and adapters of engines are unknown"
@@ -89,6 +94,10 @@ pub enum Warning {
     UnknownModel { model: String },
     #[error("the ensemble of '{model}' has the member '{member}', which no backend serves")]
     UnknownMember { model: String, member: String },
+    #[error("'routing.default_model' names '{model}', which no backend serves")]
+    UnknownDefaultModel { model: String },
+    #[error("key '{key}' lists the model '{model}', which no backend serves")]
+    UnknownKeyModel { key: String, model: String },
     #[error("the fallback chain of '{model}' is empty")]
     EmptyFallback { model: String },
     #[error("the fallback chain of '{model}' names '{fallback}', which no backend serves")]
@@ -120,8 +129,8 @@ pub enum Warning {
         "policy '{policy}' has a quality without bounds: set max_error_share, max_ttft or max_tpot"
     )]
     NoBounds { policy: String },
-    #[error("policy '{policy}' names the zone '{zone}': no backend is in it{}", did_you_mean(suggestion.as_deref()))]
-    UnknownZone { policy: String, zone: String, suggestion: Option<String> },
+    #[error("{owner} names the zone '{zone}': no backend is in it{}", did_you_mean(suggestion.as_deref()))]
+    UnknownZone { owner: String, zone: String, suggestion: Option<String> },
     #[error("no backend meets policy '{policy}': its requests are refused")]
     UnsatisfiedPolicy { policy: String },
     #[error("no policy is about model '{model}': its requests may go anywhere")]
@@ -133,6 +142,16 @@ pub enum Warning {
     FallbackOutside { model: String, fallback: String, policy: String },
     #[error("'backends' is empty: every model is unknown until a reload adds a backend")]
     NoBackends,
+    #[error(
+        "every backend has 'drain: true' or 'weight: 0': requests are refused until the admin port \
+         resumes one"
+    )]
+    AllDrained,
+    #[error(
+        "backend '{backend}' lists the model '{model}': names of models are exact, and * and ? stand \
+         for nothing else"
+    )]
+    PatternAsModel { backend: String, model: String },
     #[error(
         "backend '{backend}' has the address of the {port} port, {address}: its requests would return \
          to this process"

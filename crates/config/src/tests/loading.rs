@@ -375,6 +375,12 @@ fn files_in_missing_folders_are_refused_at_the_start_alone() {
     );
     assert_eq!(lines[0], expected);
     assert!(lines[1].starts_with("penstock.yaml:4:15: 'auth.store'"), "{error}");
+    let folder = load("backends: [http://a]\naccess_log: {path: src}\nauth: {store: /}").unwrap();
+    let error = folder.check_folders().unwrap_err().to_string();
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(lines[0].starts_with("penstock.yaml:2:20: 'access_log.path': "), "{error}");
+    assert!(lines[0].ends_with("src is a folder: name a file in it"), "{error}");
+    assert!(lines[1].starts_with("penstock.yaml:3:15: 'auth.store': / is a folder"), "{error}");
     let usable = load("backends: [http://a]\naccess_log: {path: new.log}").unwrap();
     assert!(usable.check_folders().is_ok(), "the file itself need not exist");
     let file = load("backends: [http://a]\naccess_log: {path: Cargo.toml/a.log}").unwrap();
