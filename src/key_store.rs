@@ -162,7 +162,7 @@ impl KeyStore {
     /// # Errors
     /// When the object is not valid, or the key cannot be written.
     pub fn create(&self, given: Value, now: UnixTime) -> Result<MadeKey, KeyStoreError> {
-        let (name, attributes) = attributes::read_new(given)?;
+        let (name, attributes) = attributes::read_new(given, now)?;
         let made = MadeKey::new(name, attributes, now)?;
         self.write(|database| database.insert(&made.record, self.limits.keys))?;
         Ok(made)

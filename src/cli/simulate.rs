@@ -22,6 +22,7 @@ use serde_json::{Value, json};
 
 use super::error::CliError;
 use super::output::Output;
+use advice::Goal;
 pub(super) use arguments::SimulateArgs;
 use error::SimulateError;
 use formats::{difference_json, summary_json};
@@ -46,9 +47,14 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
     }
     let oracles = if args.oracle { 2 } else { 0 };
     let assertions = assertion::read_all(&args.assertions, args.configs.len().max(1) + oracles)?;
+    // Before anything runs, even without a sweep: a misspelled name must not pass for a known one.
+    let goal = Goal::parse(&args.objective)?;
     let mut plan = SimulationPlan::new(args)?;
     for note in plan.notes.drain(..) {
         output.complain("note", note);
+    }
+    for warning in plan.warnings() {
+        output.complain("warning", warning);
     }
     let calibration = match &args.yesterday {
         Some(path) => Some(calibration::calibrate(args, path, &mut plan, output)?),
@@ -63,7 +69,7 @@ pub(super) fn run(args: &SimulateArgs, output: &mut Output) -> Result<(), CliErr
     }
     let has_one = args.configs.len() <= 1;
     if !args.sweep.is_empty() || (calibration.is_some() && has_one) {
-        return tune::run(args, &plan, output);
+        return tune::run(args, &plan, &goal, output);
     }
     plan.find_capacity()?;
     let arms = measure(args, &plan, output)?;

@@ -108,13 +108,18 @@ fn some_or_none<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<String>, D::
 }
 
 /// Reads the name and the attributes of a new key.
-pub(super) fn read_new(given: Value) -> Result<(String, KeyAttributes), InvalidKey> {
+pub(super) fn read_new(given: Value, now: UnixTime) -> Result<(String, KeyAttributes), InvalidKey> {
     let Value::Object(mut fields) = given else { return Err(InvalidKey::NotAnObject) };
     let name = match fields.remove("name") {
         Some(Value::String(name)) if is_plain_name(&name) && name.len() <= MAX_TEXT => name,
         _ => return Err(InvalidKey::Name),
     };
-    Ok((name, KeyAttributes::read(fields)?))
+    let attributes = KeyAttributes::read(fields)?;
+    if attributes.expires_at.is_some_and(|at| at <= now) {
+        let expected = "a time in the future: no request could use the key";
+        return Err(InvalidKey::Value { attribute: "expires_at", expected });
+    }
+    Ok((name, attributes))
 }
 
 impl KeyAttributes {

@@ -374,6 +374,11 @@ fn unwritable_file_fails_the_start() {
     let folder = config.parent().unwrap().display().to_string();
     std::fs::write(&config, yaml.replace("missing/access.log", &folder)).unwrap();
     let ran = crate::support::command::run(["serve", "--config", config.to_str().unwrap()]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is a folder: name a file in it"), "{}", ran.stderr);
+    // A folder that is there, and takes no file.
+    std::fs::write(&config, yaml.replace("missing/", "/proc/")).unwrap();
+    let ran = crate::support::command::run(["serve", "--config", config.to_str().unwrap()]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert!(ran.stderr.contains("cannot open the access log"), "{}", ran.stderr);
 }

@@ -119,6 +119,7 @@ fn bad_descriptions_of_keys_are_refused() {
         json!({ "name": "a", "zones": [] }),
         json!({ "name": "a", "limits": { "requests_per_minute": 0 } }),
         json!({ "name": "a", "expires_at": "tomorrow" }),
+        json!({ "name": "a", "expires_at": "2024-01-01T00:00:00Z" }),
         json!(["name"]),
     ] {
         let response = admin(&penstock, "POST", "/keys", &given);
@@ -198,6 +199,9 @@ fn commands_are_seen_by_every_penstock_of_the_host() {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let made: Value = serde_json::from_str(&ran.stdout).unwrap();
     let (id, key) = ids(&made);
+    let expired = keys(&store, &["create", "--name", "a", "--expires", "0d"]);
+    let expected = "'expires_at' is a time in the future: no request could use the key";
+    assert!(expired.code == Some(2) && expired.stderr.contains(expected), "{}", expired.stderr);
     for penstock in [&one, &two] {
         eventually("the key is known", SOON, || is_let_in(penstock, &key));
     }

@@ -176,6 +176,19 @@ impl SimulationPlan {
         Ok(plan)
     }
 
+    /// Returns the warnings of the configurations, each once.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for warning in self.variants.iter().flat_map(|variant| &variant.config.warnings) {
+            let text = warning.to_string();
+            // An oracle has those of the configuration that it was made of.
+            if !all.contains(&text) {
+                all.push(text);
+            }
+        }
+        all
+    }
+
     /// Determines the capacity if a flag needs it, with a longer workload if the given one is too
     /// short, and scales the arrivals to the given load.
     fn find_load(
@@ -286,8 +299,12 @@ fn check_flags(args: &SimulateArgs) -> Result<(), SimulateError> {
         let reason = "a number greater than 0".to_owned();
         return Err(SimulateError::Flag { flag, reason });
     }
-    if args.seeds == 0 || args.backends == Some(0) {
-        let flag = if args.seeds == 0 { "--seeds" } else { "--backends" };
+    let counts = [
+        ("--seeds", Some(args.seeds)),
+        ("--backends", args.backends),
+        ("--budget", Some(args.budget)),
+    ];
+    if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {
         return Err(SimulateError::Flag { flag, reason: "at least 1".to_owned() });
     }
     Ok(())

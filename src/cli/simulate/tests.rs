@@ -77,6 +77,12 @@ fn sweep_shows_each_point_and_gives_advice_or_a_reason() {
     for part in ["strategy=round_robin", "strategy=smart", "as configured", "best"] {
         assert!(swept.results.contains(part), "{part}: {}", swept.results);
     }
+    assert_eq!(swept.complaints, "");
+    let typos =
+        simulate(&["--sweep", "routing.strategy=smart,least_conn", "--sweep", "queue.size=0,1"]);
+    assert_eq!(typos.complaints.matches("UNKNOWN STRATEGY 'least_conn'").count(), 1, "each once");
+    let named = "warning: strategy=least_conn size=0: command line: UNKNOWN STRATEGY";
+    assert!(typos.complaints.contains(named), "{}", typos.complaints);
     let unknown = simulate(&["--sweep", "routing.speed=1,2"]);
     assert_eq!(unknown.code, 2);
     assert!(unknown.complaints.contains("routing.speed"), "{}", unknown.complaints);
@@ -212,6 +218,8 @@ fn wrong_inputs_are_named() {
         (&["simulate"][..], "pass a workload: a file, a trace, or one of chatbot"),
         (&["simulate", "/nowhere"][..], "there is no file and no preset '/nowhere' (presets: "),
         (&["simulate", "chatbot", "--engine", "x"][..], "no row 'x'"),
+        (&["simulate", "chatbot", "--objective", "zz"][..], "--objective: no figure 'zz' (known: "),
+        (&["simulate", "chatbot", "--budget", "0"][..], "--budget: at least 1"),
         (&["simulate", "chatbot", "--engine", "b9=h100/qwen3-32b/tp2"][..], "no backend 'b9'"),
         (
             &["simulate", "chatbot", "--fault", "at 1s backend b9 down 1s"][..],

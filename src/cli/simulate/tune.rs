@@ -1,6 +1,8 @@
 //! Sweeps and searches: find the best settings and those as good, and check that the advice is
 //! robust to the errors of the model.
 
+use std::collections::BTreeSet;
+
 use penstock_sim::compare::{Doubt, Verdict};
 use penstock_sim::experiment::{Setting, Variant};
 use penstock_sim::random::{Purpose, Stream};
@@ -27,37 +29,45 @@ const USUAL: [&str; 2] = [
 pub(super) fn run(
     args: &SimulateArgs,
     plan: &SimulationPlan,
+    goal: &Goal,
     output: &mut Output,
 ) -> Result<(), CliError> {
-    let goal = Goal::parse(&args.objective)?;
     let usual = USUAL.map(str::to_owned);
     // With a log and no sweep, the presets are what a reader may want to know about.
     let given = if args.sweep.is_empty() { &usual[..] } else { &args.sweep };
     let sweeps: Vec<Sweep> =
         given.iter().map(|given| Sweep::parse(given)).collect::<Result<_, _>>()?;
-    let mut tried = candidates(args, plan, &sweeps)?;
+    let mut tried = candidates(args, plan, &sweeps, output)?;
     if args.search.is_some() {
-        tried = halve(args, plan, &goal, tried, output)?;
+        tried = halve(args, plan, goal, tried, output)?;
     }
     measure(args, &plan.setting, &mut tried, output)?;
     let incumbent = incumbent(args, plan, output)?;
-    let vote = vote(args, plan, &goal, &tried, &incumbent, output)?;
+    let vote = vote(args, plan, goal, &tried, &incumbent, output)?;
     if args.json {
-        return output.line(to_json(&goal, &tried, &incumbent, vote.as_ref()));
+        return output.line(to_json(goal, &tried, &incumbent, vote.as_ref()));
     }
-    output.text(render(&goal, &sweeps, &tried, &incumbent, vote.as_ref()))
+    output.text(render(goal, &sweeps, &tried, &incumbent, vote.as_ref()))
 }
 
 fn candidates(
     args: &SimulateArgs,
     plan: &SimulationPlan,
     sweeps: &[Sweep],
+    output: &mut Output,
 ) -> Result<Vec<Tried>, SimulateError> {
     let sources = Source::all(args);
     let source = sources.first().ok_or(SimulateError::NoVariant)?;
+    // Those of the file have been printed.
+    let mut printed: BTreeSet<String> = plan.warnings().into_iter().collect();
     let mut tried = Vec::new();
     for point in grid(sweeps)? {
         let Some(mut variant) = point.variant(source, args)? else { continue };
+        for warning in &variant.config.warnings {
+            if printed.insert(warning.to_string()) {
+                output.complain("warning", format_args!("{}: {warning}", variant.name));
+            }
+        }
         if let Some(workload) = plan.setting.workloads.first() {
             variant.declare_models(workload);
         }
@@ -119,7 +129,7 @@ fn halve(
 ) -> Result<Vec<Tried>, SimulateError> {
     // If the grid is larger than the budget, a sample of it is used.
     let mut random = Stream::new(args.seed, Purpose::Perturbations, u64::MAX);
-    while tried.len() > args.budget.max(1) {
+    while tried.len() > args.budget {
         let at = usize::try_from(random.below(tried.len() as u64)).unwrap_or(0);
         tried.swap_remove(at);
     }
