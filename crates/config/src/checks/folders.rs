@@ -1,5 +1,5 @@
-//! The folders of the files that a process creates, and folders in their place. Only `check` and a start need them: other
-//! commands read the configuration on machines where penstock does not run.
+//! The folders of the files that a process creates, and folders in their place. Only `check` and a
+//! start need them: other commands read the configuration on machines where penstock does not run.
 
 use std::io::ErrorKind;
 use std::path::Path;
