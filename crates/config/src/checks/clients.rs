@@ -41,7 +41,7 @@ pub(super) fn check_client_keys(config: &Config, root: &Node, reader: &mut Reade
                 reader.fault(item.key_place("expires_at"), Problem::NeverValid { section });
             }
             (_, Some(at)) if at <= now => {
-                let warning = Warning::ExpiredKey { key: key.name.clone(), at };
+                let warning = Warning::ExpiredKey { key: key.name.clone(), at: at.to_string() };
                 reader.warn(item.key_place("expires_at"), warning);
             }
             _ => {}

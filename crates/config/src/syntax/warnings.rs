@@ -7,7 +7,6 @@ use penstock_api::units::ByteSize;
 
 use super::source_place::{MAX_MESSAGE, SourcePlace};
 use super::suggest::did_you_mean;
-use super::unix_time::UnixTime;
 
 /// A warning and its position: a valid setting that is probably a mistake.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +58,7 @@ pub enum Warning {
     )]
     SchemeInSecret { key: String },
     #[error("key '{key}' expired at {at}: its requests are refused")]
-    ExpiredKey { key: String, at: UnixTime },
+    ExpiredKey { key: String, at: String },
     #[error("'queue.{key}' has no effect: no request waits without 'queue.size'")]
     NoQueue { key: &'static str },
     #[error(
