@@ -177,7 +177,7 @@ impl Setting for Positive {
     }
 }
 
-/// A size that has room for something.
+/// A size that must not be zero.
 pub(crate) struct NonZeroSize;
 
 impl Setting for NonZeroSize {
