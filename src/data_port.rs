@@ -19,6 +19,7 @@ use penstock_api::ErrorCode;
 use pingora::ErrorType;
 use pingora::apps::ServerApp;
 use pingora::protocols::Stream;
+use pingora::protocols::http::ServerSession;
 use pingora::server::ShutdownWatch;
 use pingora::server::configuration::ServerConf;
 use pingora::upstreams::peer::HttpPeer;
@@ -106,7 +107,8 @@ impl Host for DataPlane {
             Ok(false) => return None,
             Err(error) => {
                 if *error.etype() == ErrorType::InvalidHTTPHeader {
-                    _ = session.respond_error(400).await;
+                    // Boxed: no other request should carry room for it.
+                    _ = Box::pin(session.respond_error(400)).await;
                 }
                 session.shutdown().await;
                 return None;
@@ -115,10 +117,41 @@ impl Host for DataPlane {
         if *shutdown.borrow() {
             session.set_keepalive(None);
         }
-        let mut ctx = self.new_ctx();
-        self.request_filter(&mut session, &mut ctx).await.ok()?;
-        let connection = session.downstream_session.finish().await.ok()??;
-        Some(connection.into_parts().0)
+        {
+            let mut ctx = self.new_ctx();
+            self.serve_request(&mut session, &mut ctx).await.ok()?;
+            // A request counts until its last byte is written.
+            session.downstream_session.finish_body().await.ok()?;
+        }
+        // Not `ServerSession::finish`: it moves the session through four futures.
+        let ServerSession::H1(connection) = *session.downstream_session else { return None };
+        Some(connection.reuse().await.ok()??.into_parts().0)
+    }
+}
+
+impl DataPlane {
+    /// Serves one request, from its head to its record.
+    async fn serve_request(
+        &self,
+        session: &mut Session,
+        ctx: &mut RequestContext,
+    ) -> pingora::Result<()> {
+        let prepared = prepare(&self.0, session, ctx);
+        let mut flow = Flow { proxy: &self.0, client: ClientSide::Session(session), ctx };
+        let served = match prepared {
+            Ok(()) => handle(&mut flow).await,
+            Err(refused) => refuse(&mut flow, refused).await,
+        };
+        // After every end, errors included: what a request holds must not outlive it.
+        if flow.ctx.holds_limits() {
+            settle_rate(flow.ctx);
+        }
+        if flow.ctx.charge.is_some() {
+            let response = &flow.ctx.record.response;
+            settle_charge(&self.0, flow.ctx, response.usage, response.token_events);
+        }
+        flow.report_end();
+        served
     }
 }
 
@@ -138,22 +171,7 @@ impl ProxyHttp for DataPlane {
         session: &mut Session,
         ctx: &mut RequestContext,
     ) -> pingora::Result<bool> {
-        let prepared = prepare(&self.0, session, ctx);
-        let mut flow = Flow { proxy: &self.0, client: ClientSide::Session(session), ctx };
-        let served = match prepared {
-            Ok(()) => handle(&mut flow).await,
-            Err(refused) => refuse(&mut flow, refused).await,
-        };
-        // After every end, errors included: what a request holds must not outlive it.
-        if flow.ctx.holds_limits() {
-            settle_rate(flow.ctx);
-        }
-        if flow.ctx.charge.is_some() {
-            let response = &flow.ctx.record.response;
-            settle_charge(&self.0, flow.ctx, response.usage, response.token_events);
-        }
-        flow.report_end();
-        served.map(|()| true)
+        self.serve_request(session, ctx).await.map(|()| true)
     }
 
     // Every request ends in `request_filter`; none may reach an address past it.
@@ -279,7 +297,7 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
         // Boxed: no other request should carry room for one.
         return Box::pin(serve_ensemble(flow, plan, named, body)).await;
     }
-    match admit(flow, named, body).await.map(Box::new) {
+    match admit(flow, named, body).await {
         Ok(request) => serve(flow, request).await,
         Err(error) => send_error(flow, error).await,
     }

@@ -58,7 +58,7 @@ pub(crate) async fn attempt_directly(
     let most = if is_limited { serving.max_in_flight } else { u32::MAX };
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
     flow.ctx.record.routing.attempts += 1;
-    let decided = Decided { decision: *decision, permit };
+    let decided = Box::new(Decided { decision: *decision, permit });
     let to = DirectRecipient { may_miss };
     Some(make_attempt(flow, Recipient::Other(&to), request, decided).await)
 }

@@ -225,7 +225,7 @@ impl Ensemble<'_> {
         let (profile, held) = self.held(flow.ctx, self.operation, bytes.into())?;
         let model = self.plan.model.as_str().into();
         let named = Named { profile, model, inserts_model: false };
-        admit(flow, named, held).await.map(Box::new)
+        admit(flow, named, held).await
     }
 
     /// Scans a body, and takes memory for it.

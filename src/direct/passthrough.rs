@@ -27,7 +27,7 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
     let name = match way {
         Way::ByModel => {
             return match by_model(flow, body).await {
-                Ok(request) => serve(flow, Box::new(request)).await,
+                Ok(request) => serve(flow, request).await,
                 Err(error) => send_error(flow, error).await,
             };
         }
@@ -97,7 +97,7 @@ pub(crate) fn decide_by_name(
 pub(crate) async fn by_model(
     flow: &mut Flow<'_>,
     body: HeldBody,
-) -> Result<ScannedRequest, OwnError> {
+) -> Result<Box<ScannedRequest>, OwnError> {
     let profile = read_unknown(flow, &body.bytes)?;
     let fleet = flow.ctx.generation.fleet.topology();
     let generation = std::sync::Arc::clone(&flow.ctx.generation);
@@ -121,10 +121,12 @@ pub(crate) async fn by_model(
     }
     // Before the admission, which reserves money.
     let kept = Kept::of(flow, flow.client.head(), &body.bytes)?;
-    let request = admit(flow, Named { profile, model, inserts_model: false }, body).await?;
+    let mut request = admit(flow, Named { profile, model, inserts_model: false }, body).await?;
+    request.is_model_in_query = is_model_in_query;
     // The path may name a conversation that the body does not.
-    let conversation = kept.conversation.or(request.conversation);
-    Ok(ScannedRequest { is_model_in_query, conversation, makes_stored: kept.is_made, ..request })
+    request.conversation = kept.conversation.or(request.conversation);
+    request.makes_stored = kept.is_made;
+    Ok(request)
 }
 
 /// Returns whether a request deletes a model: fine-tuned ones are deleted at OpenAI's path.

@@ -57,13 +57,13 @@ pub(crate) async fn serve_tunnel(
     no_body: HeldBody,
 ) -> Served {
     let Upgrade { way, protocol } = upgrade;
-    let (mut request, Decided { decision, permit }) = match reserve(flow, way, no_body).await {
+    let (mut request, decided) = match reserve(flow, way, no_body).await {
         Ok(reserved) => reserved,
         Err(Some(error)) => return send_error(flow, error).await,
         Err(None) => return flow.ctx.end_cancelled(),
     };
     let fleet = std::sync::Arc::clone(&request.fleet);
-    let serving = decision.serving(&fleet);
+    let serving = decided.decision.serving(&fleet);
     let backend = serving.and_then(|serving| fleet.backends.get(usize::from(serving.backend)));
     if backend.is_some_and(|backend| backend.config.http2) {
         let message = "The backend is reached over HTTP/2, which cannot switch protocols";
@@ -72,7 +72,7 @@ pub(crate) async fn serve_tunnel(
     }
     request.upgrade = Some(protocol.clone());
     let to = Recipient::Other(&Switch { protocol });
-    let end = make_attempt(flow, to, &mut request, Decided { decision, permit }).await;
+    let end = make_attempt(flow, to, &mut request, decided).await;
     end_directly(flow, end).await
 }
 
@@ -81,7 +81,7 @@ async fn reserve(
     flow: &mut Flow<'_>,
     way: &Way,
     no_body: HeldBody,
-) -> Result<(ScannedRequest, Decided), Option<OwnError>> {
+) -> Result<(Box<ScannedRequest>, Box<Decided>), Option<OwnError>> {
     let name = match way {
         Way::ByModel => {
             let request = by_model(flow, no_body).await?;
@@ -110,5 +110,5 @@ async fn reserve(
     flow.ctx.record.routing.attempts += 1;
     let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
     let request = ScannedRequest::direct(at, operation, fleet, no_body, policy);
-    Ok((request, Decided { decision, permit }))
+    Ok((request, Box::new(Decided { decision, permit })))
 }

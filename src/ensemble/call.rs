@@ -56,7 +56,7 @@ pub(crate) enum CallEnd {
 pub(crate) struct Call {
     call: EnsembleCall,
     ctx: RequestContext,
-    request: ScannedRequest,
+    request: Box<ScannedRequest>,
     /// True if a backend has limited the call's rate. Only one other is tried then.
     has_met_limit: bool,
 }
@@ -98,8 +98,8 @@ impl Call {
             record: RequestRecord { request: facts, ..RequestRecord::default() },
             ..RequestContext::new(Arc::clone(&ctx.generation), counted)
         };
-        let request = admit(&mut flow.of_call(&mut own), named, body).await?;
-        let request = ScannedRequest { must_end_by: Some(stage_end), ..request };
+        let mut request = admit(&mut flow.of_call(&mut own), named, body).await?;
+        request.must_end_by = Some(stage_end);
         Ok(Self { call, ctx: own, request, has_met_limit: false })
     }
 
@@ -108,7 +108,7 @@ impl Call {
         &mut self,
         flow: &Flow<'_>,
         used: &BackendSet,
-    ) -> Result<Decided, Undecided> {
+    ) -> Result<Box<Decided>, Undecided> {
         let Self { ctx, request, .. } = self;
         let mut own = flow.of_call(ctx);
         own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
@@ -116,7 +116,7 @@ impl Call {
             // Requests wait for the model: the call lines up behind them.
             return Err(Undecided::NoRoute(request.saturated()));
         }
-        let ScannedRequest { fleet, split, .. } = &*request;
+        let ScannedRequest { fleet, split, .. } = &**request;
         let model = ModelAsked { name: request.wanted_model(), fleet, split: *split };
         let names = &own.ctx.generation.router.names;
         if !EnsemblePlan::has_other_backend(names, &model, used) {
@@ -156,7 +156,7 @@ impl Call {
         CallEnd::Done(self.end(flow, Err(failure)))
     }
 
-    pub(crate) async fn run(mut self, flow: &Flow<'_>, first: Decided) -> CallEnd {
+    pub(crate) async fn run(mut self, flow: &Flow<'_>, first: Box<Decided>) -> CallEnd {
         let mut decided = first;
         loop {
             let backend = decided.decision.backend;

@@ -30,7 +30,7 @@ pub(crate) async fn admit(
     flow: &mut Flow<'_>,
     named: Named,
     body: HeldBody,
-) -> Result<ScannedRequest, OwnError> {
+) -> Result<Box<ScannedRequest>, OwnError> {
     let mut request = examine(flow, named, body)?;
     if !flow.proxy.budgets.is_empty() {
         // Boxed: without budgets no request should carry room for it.
@@ -48,7 +48,7 @@ fn examine(
     flow: &mut Flow<'_>,
     Named { profile, model, inserts_model }: Named,
     body: HeldBody,
-) -> Result<ScannedRequest, OwnError> {
+) -> Result<Box<ScannedRequest>, OwnError> {
     let config = &flow.ctx.generation.config;
     let headers = &flow.client.head().headers;
     let fleet = flow.ctx.generation.fleet.topology();
@@ -96,16 +96,15 @@ fn examine(
         }
     };
     let conversation = (!conversation.is_empty()).then(|| Box::from(conversation));
-    Ok(ScannedRequest {
-        inserts_model,
-        session,
-        split,
-        preferred,
-        conversation,
-        objectives,
-        policy,
-        ..ScannedRequest::new(profile, model, fleet, body)
-    })
+    let mut request = ScannedRequest::new(profile, model, fleet, body);
+    request.inserts_model = inserts_model;
+    request.session = session;
+    request.split = split;
+    request.preferred = preferred;
+    request.conversation = conversation;
+    request.objectives = objectives;
+    request.policy = policy;
+    Ok(request)
 }
 
 /// The value that selects the model of an alias that leads to several.

@@ -41,7 +41,10 @@ pub(crate) enum Undecided {
 ///
 /// # Errors
 /// When no backend can take the request, or the client has left since the first attempt.
-pub(crate) fn decide(flow: &mut Flow<'_>, request: &ScannedRequest) -> Result<Decided, Undecided> {
+pub(crate) fn decide(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+) -> Result<Box<Decided>, Undecided> {
     let config = &flow.ctx.generation.config;
     let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
     // Before the first attempt: the body is held for certain only then.
@@ -74,7 +77,7 @@ fn act_on(
     request: &ScannedRequest,
     reserved: Reserved,
     prompt: Option<&Chain>,
-) -> Decided {
+) -> Box<Decided> {
     flow.ctx.record.routing.attempts += 1;
     let router = &flow.ctx.generation.router;
     let Reserved { mut decided, trace, captured } = reserved;
@@ -182,7 +185,7 @@ pub(super) fn decide_moved(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reserved: Reserved,
-) -> Decided {
+) -> Box<Decided> {
     flow.ctx.record.routing.is_moved = true;
     SCRATCH.with_borrow_mut(|(_, chain)| {
         let prompt = read_prompt(request.view(flow.ctx), chain);
@@ -267,7 +270,7 @@ fn reserve(
                 let of = CapturedAttempt { request_id, attempt, seed };
                 Box::new(router.capture(of, &input, &decision, trace))
             });
-            let decided = Decided { decision, permit };
+            let decided = Box::new(Decided { decision, permit });
             return Ok(Reserved { decided, trace, captured });
         }
     }

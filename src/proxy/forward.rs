@@ -70,9 +70,9 @@ pub(crate) async fn make_attempt(
     flow: &mut Flow<'_>,
     to: Recipient<'_>,
     request: &mut ScannedRequest,
-    decided: Decided,
+    decided: Box<Decided>,
 ) -> AttemptEnd {
-    let Decided { decision, permit } = decided;
+    let Decided { decision, permit } = *decided;
     let mut permit = Some(permit);
     request.decision = Some(decision);
     let fleet = Arc::clone(&request.fleet);

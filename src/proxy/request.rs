@@ -97,8 +97,8 @@ impl ScannedRequest {
         model: Arc<str>,
         fleet: Arc<Topology>,
         body: HeldBody,
-    ) -> Self {
-        Self {
+    ) -> Box<Self> {
+        Box::new(Self {
             profile,
             model,
             instead: None,
@@ -122,7 +122,7 @@ impl ScannedRequest {
             must_end_by: None,
             objectives: Objectives::default(),
             policy: PolicyScope::default(),
-        }
+        })
     }
 
     /// A request that is forwarded unread, for a backend rather than a model, under `policy`.
@@ -132,9 +132,11 @@ impl ScannedRequest {
         fleet: Arc<Topology>,
         body: HeldBody,
         policy: PolicyScope,
-    ) -> Self {
+    ) -> Box<Self> {
         let profile = RequestProfile::opaque(operation, arrived_at);
-        Self { policy, ..Self::new(profile, Arc::from(""), fleet, body) }
+        let mut request = Self::new(profile, Arc::from(""), fleet, body);
+        request.policy = policy;
+        request
     }
 
     /// The request with its state.
@@ -200,7 +202,7 @@ pub(crate) struct Decided {
 
 /// A decision whose permit has been taken, and that has not been reported.
 pub(crate) struct Reserved {
-    pub(crate) decided: Decided,
+    pub(crate) decided: Box<Decided>,
     /// The inputs of the decision, if a capture or the shadow needs them.
     pub(crate) trace: Option<Trace>,
     /// The same for a file, if decisions are captured.

@@ -54,7 +54,8 @@ pub(crate) async fn relay(
         None => None,
         Some(ResponseChange::Payload(transform)) => Some(transform),
         Some(ResponseChange::Whole(way_back)) => {
-            return converted::relay_whole(flow, request, reply, way_back).await;
+            // Boxed, as other rare ways are: every open stream carries room for all that is not.
+            return Box::pin(converted::relay_whole(flow, request, reply, way_back)).await;
         }
     };
     let Reply { mut exchange, mut head, attempt, permit, started, result } = reply;
@@ -99,7 +100,7 @@ pub(crate) async fn relay(
         RelayEnd::Cut(code) => {
             // The connection closes first: the engine stops while a slow client takes the error.
             drop(exchange);
-            break_off(flow, held, code, &monitor, transform).await
+            Box::pin(break_off(flow, held, code, &monitor, transform)).await
         }
     }
 }

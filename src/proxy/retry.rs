@@ -100,7 +100,7 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
 pub(crate) async fn decide_in_turn(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
-) -> Result<Decided, Unadmitted> {
+) -> Result<Box<Decided>, Unadmitted> {
     if let Some(reserved) = request.moved.take() {
         return Ok(decide_moved(flow, request, *reserved));
     }

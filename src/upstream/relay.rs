@@ -2,6 +2,7 @@
 //! unchanged. Counts the tokens on the way and makes every broken end visible.
 
 use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -215,8 +216,10 @@ impl Timing {
 const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
 /// Waits for a write to the client, and reports if the client keeps it waiting.
-async fn watch_write<T>(write: impl Future<Output = T>, observer: &mut dyn RelayObserver) -> T {
-    let mut write = std::pin::pin!(write);
+async fn watch_write<T>(
+    mut write: Pin<&mut impl Future<Output = T>>,
+    observer: &mut dyn RelayObserver,
+) -> T {
     let at_once = poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx))).await;
     if let Poll::Ready(written) = at_once {
         return written;
@@ -285,8 +288,11 @@ impl Exchange<'_> {
                 terms.observer.response_read(monitor);
             }
             let RelayTerms { output, observer, .. } = &mut terms;
-            let written = output.write(client, payload, monitor.first_token, is_last);
-            match watch_write(written, *observer).await {
+            let written = {
+                let write = pin!(output.write(client, payload, monitor.first_token, is_last));
+                watch_write(write, *observer).await
+            };
+            match written {
                 Ok(()) => {}
                 Err(RelayEnd::ClientGone) => return left(),
                 Err(end) => return end,

@@ -68,7 +68,7 @@ pub(crate) fn keep_to_cooling(flow: &Flow<'_>, request: &mut ScannedRequest) {
 pub(crate) fn decide_after_cooldown(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
-) -> Result<Decided, Undecided> {
+) -> Result<Box<Decided>, Undecided> {
     // Otherwise every waiting request would probe in turn.
     let may_probe = std::mem::replace(&mut request.may_probe, false);
     let decided = decide(flow, request);
@@ -128,7 +128,7 @@ pub(crate) async fn decide_from_queue(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
-) -> Result<Decided, Unadmitted> {
+) -> Result<Box<Decided>, Unadmitted> {
     // A request may wait several times: its objective counts all of them.
     let waited = flow.ctx.record.queue.wait.unwrap_or_default();
     let mut waiting = join(flow, request, reason)?;
