@@ -151,6 +151,11 @@ pub(super) fn reserve_better(
     remaining_us: f64,
 ) -> Option<Reserved> {
     let routing = &flow.ctx.generation.config.routing;
+    let attempts = flow.ctx.record.routing.attempts;
+    // Before anything is decided: a request that waits for long asks again and again.
+    if !flow.proxy.retries.has_retry(attempts, routing, now()) {
+        return None;
+    }
     let mut tried = request.tried;
     tried.insert(from.backend);
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
@@ -172,8 +177,8 @@ pub(super) fn reserve_better(
         let decision = &reserved.decided.decision;
         let is_elsewhere = decision.model == from.model && decision.backend != from.backend;
         // Safe: not a byte of a response has come, and the first attempt is dropped.
-        let (safety, attempts) = (RetrySafety::Safe, flow.ctx.record.routing.attempts);
-        // The budget comes last, because the question spends a retry.
+        let safety = RetrySafety::Safe;
+        // The budget is charged last: only a move that happens is paid for.
         let may_move =
             is_elsewhere && flow.proxy.retries.take_retry(safety, attempts, routing, input.now);
         may_move.then_some(reserved)

@@ -50,12 +50,14 @@ impl RetryCredit {
         routing: &RoutingConfig,
         now: Timestamp,
     ) -> bool {
-        let is_safe = match safety {
-            RetrySafety::Safe => true,
-            RetrySafety::IfLostAllowed => routing.retry_unanswered != RetryUnanswered::Never,
-            RetrySafety::Unsafe => false,
-        };
-        is_safe && attempts <= routing.max_retries && self.spend(&routing.retry_budget, now)
+        may_retry(safety, attempts, routing) && self.spend(&routing.retry_budget, now)
+    }
+
+    /// Returns whether [`Self::take_retry`] would take a safe retry now. Takes none.
+    pub fn has_retry(&self, attempts: u32, routing: &RoutingConfig, now: Timestamp) -> bool {
+        self.refill(&routing.retry_budget, now);
+        let is_affordable = self.credit.load(Ordering::Relaxed) >= RETRY;
+        is_affordable && may_retry(RetrySafety::Safe, attempts, routing)
     }
 
     /// Takes one retry out of the budget; `false` if it is used up.
@@ -96,6 +98,17 @@ impl RetryCredit {
     }
 }
 
+/// Returns whether another attempt may follow attempt number `attempts`, as far as the budget
+/// allows it.
+fn may_retry(safety: RetrySafety, attempts: u32, routing: &RoutingConfig) -> bool {
+    let is_safe = match safety {
+        RetrySafety::Safe => true,
+        RetrySafety::IfLostAllowed => routing.retry_unanswered != RetryUnanswered::Never,
+        RetrySafety::Unsafe => false,
+    };
+    is_safe && attempts <= routing.max_retries
+}
+
 /// Returns the most credit that the rate may accumulate.
 fn saved(config: &RetryBudget) -> i64 {
     i64::from(config.per_second) * RETRY * SAVED_SECONDS
@@ -115,6 +128,19 @@ fn share(config: &RetryBudget) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn question_for_a_retry_takes_none() {
+        let retry_budget = RetryBudget { ratio: 1.0, per_second: 0 };
+        let routing = RoutingConfig { retry_budget, max_retries: 2, ..RoutingConfig::default() };
+        let (budget, now) = (RetryCredit::new(&routing.retry_budget), Timestamp(0));
+        assert!(!budget.has_retry(1, &routing, now));
+        budget.earn(&routing.retry_budget);
+        assert!(!budget.has_retry(3, &routing, now));
+        assert!(budget.has_retry(1, &routing, now));
+        assert!(budget.take_retry(RetrySafety::Safe, 1, &routing, now));
+        assert!(!budget.has_retry(1, &routing, now));
+    }
 
     #[test]
     fn quiet_minute_saves_no_more_than_the_ceiling() {
