@@ -90,7 +90,7 @@ pub(crate) async fn serve_ensemble(
         Err(NoDraft::Failed(CallFailure::Own(error))) => send_error(flow, error).await,
         Err(NoDraft::Failed(CallFailure::Held(held, outcome))) => {
             flow.ctx.record.response.outcome = Some(outcome);
-            send_held(flow, held, false).await
+            send_held(flow, held).await
         }
     };
     flow.proxy.ensembles.figures.count(end_of(flow.ctx));

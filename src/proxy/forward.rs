@@ -297,5 +297,5 @@ async fn send_refused(
 ) -> AttemptEnd {
     flow.ctx.record_backend(reply.attempt.serving, reply.attempt.backend);
     let held = held_of(flow.proxy, request, reply, None);
-    AttemptEnd::Relayed(send_held(flow, held, false).await)
+    AttemptEnd::Relayed(send_held(flow, held).await)
 }

@@ -115,11 +115,8 @@ pub(crate) async fn send_refusal(flow: &mut Flow<'_>, refused: RefusedHead) -> S
     send_error(flow, error.closing()).await
 }
 
-/// Sends a backend's refusal that was held back, with the backend's own `Retry-After`. `is_last`:
-/// every backend that could take the request has been tried, or would refuse it. An early retry
-/// would try them again, so the response advises against it, unless the wait is short or the
-/// backend sends `x-should-retry`.
-pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: bool) -> Served {
+/// Sends a backend's refusal that was held back, with the backend's own `Retry-After`.
+pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse) -> Served {
     if flow.ctx.record.queue.is_kept_alive {
         let code = code_of_status(held.status);
         let event = flow
@@ -131,12 +128,18 @@ pub(crate) async fn send_held(flow: &mut Flow<'_>, held: HeldResponse, is_last: 
     flow.ctx.record.response.status = held.status;
     let mut head = *held.header;
     keep_upstream_id(&mut head, flow.ctx)?;
-    let waits_shortly = held.retry_after.is_some_and(|wait| wait <= MAX_SHORT_WAIT);
-    if is_last && !waits_shortly && !head.headers.contains_key(SHOULD_RETRY) {
-        head.insert_header(SHOULD_RETRY, HeaderValue::from_static("false"))?;
-    }
     let response = OwnResponse { head, body: held.body, closes: false };
     send(flow, response).await
+}
+
+/// Advises against an early retry of a refused request: it would try the same backends again. A
+/// short wait and the backend's own `x-should-retry` say more.
+pub(crate) fn advise_against_retry(held: &mut HeldResponse) -> pingora::Result<()> {
+    let waits_shortly = held.retry_after.is_some_and(|wait| wait <= MAX_SHORT_WAIT);
+    if !waits_shortly && !held.header.headers.contains_key(SHOULD_RETRY) {
+        held.header.insert_header(SHOULD_RETRY, HeaderValue::from_static("false"))?;
+    }
+    Ok(())
 }
 
 /// Ends a stream that comes to nothing after its client got the head in a queue

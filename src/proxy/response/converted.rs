@@ -97,7 +97,7 @@ async fn send_failed(
     let model = attempt.sent_model(request);
     held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
     flow.ctx.record.response.outcome = Some(Outcome::Fault);
-    send_held(flow, convert_held(held, request.profile.operation), false).await
+    send_held(flow, convert_held(held, request.profile.operation)).await
 }
 
 /// The memory for the conversion of a response, as a multiple of its size: as it came, split off,

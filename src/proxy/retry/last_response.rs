@@ -10,7 +10,9 @@ use crate::proxy::conversion::NotConverted;
 use crate::proxy::decision::{Undecided, record_rejections};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, RequestContext, Served};
-use crate::proxy::own_response::{OwnResponse, send, send_error, send_held, to_retry_after};
+use crate::proxy::own_response::{
+    OwnResponse, advise_against_retry, send, send_error, send_held, to_retry_after,
+};
 use crate::proxy::queue::Unadmitted;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::retry::{LastAttempt, Past};
@@ -40,7 +42,7 @@ pub(super) async fn send_engine_refusal(
 ) -> Option<Served> {
     let (held, decision) = request.shift.as_mut()?.last.take()?;
     record_backend(flow.ctx, &decision, &request.fleet);
-    Some(send_held(flow, held, false).await)
+    Some(send_held(flow, held).await)
 }
 
 /// Responds to a request without a further attempt.
@@ -125,7 +127,11 @@ pub(super) async fn send_failure(
             if is_busy {
                 name_return_time(flow, request, &mut held)?;
             }
-            send_held(flow, held, is_last && is_busy || refusal == Refusal::TooLarge).await
+            // Every backend that could take the request has been tried, or would refuse it.
+            if is_last && is_busy || refusal == Refusal::TooLarge {
+                advise_against_retry(&mut held)?;
+            }
+            send_held(flow, held).await
         }
         // The prompt has cost two engines their connections: it must not be sent again.
         Failure::NoResponse { .. } if flow.ctx.record.routing.lost_connections > 1 => {

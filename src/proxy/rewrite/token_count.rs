@@ -95,7 +95,7 @@ async fn end_without_count(
         Some(Disposition::ConvertError) if response.status < 500 => {
             flow.ctx.record_backend(attempt.serving, attempt.backend);
             let held = held_refusal(&terms, response);
-            AttemptEnd::Relayed(send_held(flow, held, false).await)
+            AttemptEnd::Relayed(send_held(flow, held).await)
         }
         _ if response.is_success() => cannot_count(flow, attempt, "its response has no count"),
         _ => cannot_count(flow, attempt, &response.error_text()),

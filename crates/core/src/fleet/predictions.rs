@@ -56,11 +56,8 @@ impl Serving {
         objectives: &Objectives,
         now: Timestamp,
     ) -> Option<Duration> {
-        let is_met = |estimate: &Estimate| {
-            let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
-            headroom.is_none_or(|headroom| headroom.is_met())
-        };
-        let micros = self.model_state.predictor().time_until(request, now.0 as f64, is_met)?;
+        let micros =
+            self.model_state.predictor().time_until(request, now.0 as f64, meets(objectives))?;
         Some(Duration::from_secs_f64(micros.max(0.0) / 1e6))
     }
 
@@ -73,12 +70,9 @@ impl Serving {
         wait: Duration,
         now: Timestamp,
     ) -> u32 {
-        let is_met = |estimate: &Estimate| {
-            let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
-            headroom.is_none_or(|headroom| headroom.is_met())
-        };
         let predictor = self.model_state.predictor();
-        predictor.met_together(request, now.0 as f64, wait.as_secs_f64() * 1e6, is_met)
+        let (wait_us, is_met) = (wait.as_secs_f64() * 1e6, meets(objectives));
+        predictor.met_together(request, now.0 as f64, wait_us, is_met)
     }
 
     /// The time until the backend is idle, if nothing else arrives; at most 120 s.
@@ -194,6 +188,14 @@ impl Fleet {
             }
         }
         applied
+    }
+}
+
+/// Returns the test of whether a request with an estimate would meet its objectives.
+fn meets(objectives: &Objectives) -> impl Fn(&Estimate) -> bool {
+    |estimate| {
+        let headroom = objectives.headroom(&PredictedLatency::from(*estimate));
+        headroom.is_none_or(|headroom| headroom.is_met())
     }
 }
 
