@@ -4,9 +4,8 @@
 use std::cell::RefCell;
 use std::task::{Context, Waker};
 
-use penstock_api::Work;
 use penstock_clock::now;
-use penstock_core::fleet::{BackendId, BackendSet, PermitRequest, RequestTokens};
+use penstock_core::fleet::{BackendId, BackendSet};
 use penstock_core::prefix::{Chain, prompt_chain};
 use penstock_core::routing::{
     CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
@@ -242,33 +241,7 @@ fn reserve(
             // Without a trace, the calls of the recorder compile to nothing.
             None => router.route(&input, &mut random, scratch, &mut NoRecord),
         }?;
-        let serving = decision.serving(topology).ok_or_else(|| request.saturated())?;
-        let wanted = PermitRequest {
-            probe: decision.probe,
-            scope: serving.cooldown_scope(flow.ctx.requester),
-            client: flow.ctx.requester.client,
-            now: input.now,
-            limits: decision.permit_limits(),
-            owner: Some(flow.ctx.requester.owner),
-            is_sheddable: request.objectives.is_sheddable(),
-        };
-        if let Some(mut permit) = serving.try_reserve(&wanted) {
-            let (streaming, limit) = (request.profile.streaming, request.profile.max_tokens);
-            let expected = serving.latency.expect(streaming, limit);
-            let uncached = decision.uncached_tokens(&request.profile);
-            let wait = serving.expected_wait(uncached.into(), streaming, limit, input.now);
-            if request.profile.operation.row().work != Work::Text {
-                permit.watch_progress(wait, input.now);
-            }
-            let prompt = request.profile.prefill_tokens().0;
-            // Counted with the permit: the next decision sees this work before the engine reports
-            // it.
-            permit.count_tokens(RequestTokens { prompt, uncached, output: expected.tokens.0 });
-            permit.estimate_drain(expected, input.now);
-            if router.predicts() {
-                let objectives = &request.objectives;
-                decision.predict(&request.profile, serving, &mut permit, objectives, input.now);
-            }
+        if let Some(permit) = router.reserve(&decision, &input, &request.objectives) {
             let captured = trace.as_ref().zip(seed).filter(|_| is_captured).map(|(trace, seed)| {
                 let (request_id, attempt) =
                     (flow.ctx.request_id(), flow.ctx.record.routing.attempts + 1);

@@ -45,6 +45,7 @@ mod peer_load;
 mod permit_request;
 mod permits;
 mod predictions;
+mod probe_slot;
 mod progress;
 mod quality;
 mod requester;

@@ -33,7 +33,7 @@
 mod streak;
 mod transition;
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use penstock_api::KindCounters;
@@ -46,6 +46,7 @@ use self::streak::Streak;
 use super::health::{CheckOutcome, CheckResult};
 use super::load::Probe;
 use super::outcome::{Outcome, OutcomeSource};
+use super::probe_slot::ProbeSlot;
 pub use transition::{BreakerTransition, ModelTransition, OpenReason};
 
 /// The number of doublings of the open time after which it stops growing; `max_open` is reached
@@ -76,7 +77,7 @@ pub struct CircuitBreaker {
     unreachable: AtomicU32,
     /// The number of consecutive failed checks.
     failed_checks: AtomicU32,
-    probing: AtomicBool,
+    pub(super) probe: ProbeSlot,
     streak: Streak,
     /// The number of openings so far, in the order of [`OpenReason::ALL`].
     opened: KindCounters<{ OpenReason::ALL.len() }>,
@@ -87,9 +88,7 @@ impl CircuitBreaker {
     pub fn state(&self, now: Timestamp) -> BreakerState {
         match self.open_until.load(Ordering::Relaxed) {
             0 => BreakerState::Closed,
-            until if until <= now.0 && !self.probing.load(Ordering::Relaxed) => {
-                BreakerState::HalfOpen
-            }
+            until if until <= now.0 && self.probe.is_free() => BreakerState::HalfOpen,
             _ => BreakerState::Open,
         }
     }
@@ -160,14 +159,6 @@ impl CircuitBreaker {
 
     fn is_unreachable(&self) -> bool {
         self.unreachable.load(Ordering::Relaxed) > 0
-    }
-
-    pub(super) fn try_take_probe(&self) -> bool {
-        !self.probing.swap(true, Ordering::AcqRel)
-    }
-
-    pub(super) fn free_probe(&self) {
-        self.probing.store(false, Ordering::Release);
     }
 
     /// Records how an attempt ended.

@@ -25,16 +25,17 @@
 //!
 //! **What would break it.** `latest` may only err on the late side. It lets decisions skip the
 //! list, so a cooldown that ends after it would be missed. The rare refusal replaces the list as a
-//! whole, and readers need no lock. As with the breaker, a probe slot that is not freed would end
-//! all probing: [`super::InflightGuard`] frees it when it drops.
+//! whole, and readers need no lock.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use penstock_api::units::Timestamp;
+
+use super::probe_slot::ProbeSlot;
 
 /// The most cooldowns of one backend. Beyond it, the client with the most cooldowns loses the one
 /// that ends first.
@@ -94,7 +95,7 @@ pub struct Cooldown {
     status: AtomicU32,
     /// The number of times the duration of a pause was doubled.
     doublings: AtomicU32,
-    probing: AtomicBool,
+    pub(super) probe: ProbeSlot,
 }
 
 impl Cooldown {
@@ -110,15 +111,7 @@ impl Cooldown {
 
     /// Returns whether a request in flight already probes for an early end.
     pub fn is_probed(&self) -> bool {
-        self.probing.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn try_take_probe(&self) -> bool {
-        !self.probing.swap(true, Ordering::AcqRel)
-    }
-
-    pub(super) fn free_probe(&self) {
-        self.probing.store(false, Ordering::Release);
+        !self.probe.is_free()
     }
 
     /// The number of doublings of a pause that starts now. Zero if the last pause ended longer ago
@@ -245,7 +238,7 @@ impl Cooldowns {
                 until: AtomicU64::new(until.0),
                 status: AtomicU32::new(cause.status.into()),
                 doublings: AtomicU32::new(0),
-                probing: AtomicBool::new(false),
+                probe: ProbeSlot::default(),
             });
             self.list.rcu(|list| {
                 // Cooldowns that have ended leave with the next refusal: no task sweeps the list.

@@ -30,10 +30,10 @@ impl HeldProbe {
     ) -> Option<Self> {
         match request.probe {
             Probe::None => Some(Self::None),
-            Probe::Breaker => state.breaker.try_take_probe().then_some(Self::Breaker),
+            Probe::Breaker => state.breaker.probe.try_take().then_some(Self::Breaker),
             Probe::Cooldown => {
                 let cooldown = state.cooldowns.covering(request.scope, request.now)?;
-                cooldown.try_take_probe().then_some(Self::Cooldown(cooldown))
+                cooldown.probe.try_take().then_some(Self::Cooldown(cooldown))
             }
             Probe::Frozen => state.progress.try_take_probe(request.now).map(Self::Frozen),
             Probe::Evidence => {
@@ -46,10 +46,10 @@ impl HeldProbe {
     pub(super) fn free(&self, state: &BackendState) {
         match self {
             Self::None => {}
-            Self::Breaker => state.breaker.free_probe(),
-            Self::Cooldown(cooldown) => cooldown.free_probe(),
+            Self::Breaker => state.breaker.probe.free(),
+            Self::Cooldown(cooldown) => cooldown.probe.free(),
             Self::Frozen(_) => state.progress.free_probe(),
-            Self::Evidence(paused) => paused.free_probe(),
+            Self::Evidence(paused) => paused.probe.free(),
         }
     }
 

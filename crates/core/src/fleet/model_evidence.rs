@@ -127,7 +127,7 @@ impl ModelEvidence {
         // A pause that is over, or forgotten, may still be listed: its slot is not what the
         // decision found free.
         let mut open = for_all.chain(own).filter(|one| one.state(now) == BreakerState::HalfOpen);
-        open.next().filter(|paused| paused.try_take_probe())
+        open.next().filter(|paused| paused.probe.try_take())
     }
 
     /// Records a response, or its absence, of the backend called `name`. `backends` are those that

@@ -1,16 +1,14 @@
 //! A backend that is paused for one model, with its probe slot, and the paused models of one
-//! backend.
-//!
-//! Decisions read both without a lock. A slot that is not freed would end all probing:
-//! [`super::InflightGuard`] frees it when it drops.
+//! backend. Decisions read both without a lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use penstock_api::units::Timestamp;
 
 use super::circuit_breaker::BreakerState;
+use super::probe_slot::ProbeSlot;
 
 /// A backend that is paused for the requests of one client, or of all.
 #[derive(Debug)]
@@ -21,7 +19,7 @@ pub(super) struct PausedBackend {
     until: AtomicU64,
     /// The time at which the pause is forgotten, if no request probed.
     forgotten_at: AtomicU64,
-    probing: AtomicBool,
+    pub(super) probe: ProbeSlot,
 }
 
 impl PausedBackend {
@@ -31,7 +29,7 @@ impl PausedBackend {
             name: name.into(),
             until: AtomicU64::new(until.0),
             forgotten_at: AtomicU64::new(forgotten_at.0),
-            probing: AtomicBool::new(false),
+            probe: ProbeSlot::default(),
         }
     }
 
@@ -50,7 +48,7 @@ impl PausedBackend {
         match until {
             0 => BreakerState::Closed,
             _ if self.forgotten_at.load(Ordering::Relaxed) <= now.0 => BreakerState::Closed,
-            _ if until <= now.0 && !self.probing.load(Ordering::Relaxed) => BreakerState::HalfOpen,
+            _ if until <= now.0 && self.probe.is_free() => BreakerState::HalfOpen,
             _ => BreakerState::Open,
         }
     }
@@ -58,14 +56,6 @@ impl PausedBackend {
     /// Returns whether it is paused and not yet open to a probe.
     pub(super) fn is_waiting(&self, now: Timestamp) -> bool {
         self.until.load(Ordering::Relaxed) > now.0
-    }
-
-    pub(super) fn try_take_probe(&self) -> bool {
-        !self.probing.swap(true, Ordering::AcqRel)
-    }
-
-    pub(super) fn free_probe(&self) {
-        self.probing.store(false, Ordering::Release);
     }
 }
 

@@ -295,7 +295,7 @@ impl ResponseProgress {
     }
 
     pub(super) fn free_probe(&self) {
-        self.freeze.free_probe();
+        self.freeze.probe.free();
     }
 
     /// Undoes the longer pause after a probe that proved nothing.

@@ -4,6 +4,7 @@ mod awaited;
 mod cost;
 mod passes;
 mod probes;
+mod reservation;
 mod under_policies;
 mod work_limits;
 

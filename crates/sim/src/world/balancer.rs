@@ -9,8 +9,7 @@ use penstock_config::{RoutingConfig, Strategy};
 use penstock_core::admission::budgets::RequestTerms;
 use penstock_core::admission::queue::{ModelQueue, Passed};
 use penstock_core::fleet::{
-    BackendSet, EngineDetails, InflightGuard, Owner, PermitRequest, RequestTokens, Requester,
-    Topology, dump,
+    BackendSet, EngineDetails, InflightGuard, Owner, Requester, Topology, dump,
 };
 use penstock_core::prefix::Chain;
 use penstock_core::routing::{
@@ -314,41 +313,24 @@ impl Balancer {
         let mut random = LiveSource { topology: &self.topology, rng: &mut rng };
         let router = &self.generation.router;
         let decision = router.route(&input, &mut random, &mut scratch, &mut NoRecord);
-        let requester = input.requester;
-        self.scratch = scratch;
-        let decision = decision?;
-        let saturated = || RouteError::Saturated { model: arrived.model().to_owned() };
-        let serving = decision.serving(&self.topology).ok_or_else(saturated)?;
-        let wanted = PermitRequest {
-            probe: decision.probe,
-            scope: serving.cooldown_scope(requester),
-            client: requester.client,
-            now,
-            limits: decision.permit_limits(),
-            owner: Some(requester.owner),
-            is_sheddable: self.objectives_of(arrived.request).is_sheddable(),
-        };
-        let mut permit = serving.try_reserve(&wanted).ok_or_else(saturated)?;
-        let expected = serving.latency.expect(profile.streaming, profile.max_tokens);
-        permit.count_tokens(RequestTokens {
-            prompt: profile.prefill_tokens().0,
-            uncached: decision.uncached_tokens(&profile),
-            output: expected.tokens.0,
-        });
-        permit.estimate_drain(expected, now);
-        if self.generation.router.predicts() {
+        let reserved = decision.and_then(|decision| {
             let objectives = self.objectives_of(arrived.request);
-            decision.predict(&profile, serving, &mut permit, &objectives, now);
-        }
+            let permit = router.reserve(&decision, &input, &objectives);
+            let saturated = || RouteError::Saturated { model: arrived.model().to_owned() };
+            Ok(Decided { permit: permit.ok_or_else(saturated)?, decision })
+        });
+        self.scratch = scratch;
+        let decided = reserved?;
+        let decision = &decided.decision;
         if let Some(homes) = self.homes.as_ref().filter(|_| arrived.request.session != 0) {
             let limit = self.generation.config.limits.session_homes;
             let ids = SessionIds::plain(mix(arrived.request.session));
             homes.visit(ids, decision.backend, |_| false, limit, now);
         }
         if let (Some(weighted), Some(prompt)) = (self.weighted(), &prompt) {
-            weighted.record(&self.topology, &decision, prompt);
+            weighted.record(&self.topology, decision, prompt);
         }
-        Ok(Decided { decision, permit })
+        Ok(decided)
     }
 }
 

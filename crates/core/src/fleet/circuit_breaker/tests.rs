@@ -118,16 +118,16 @@ fn probe_closes_the_breaker_or_doubles_its_pause() {
         learn(&breaker, Outcome::Unreachable, by(1, seconds(1)));
     }
     assert_eq!(breaker.state(seconds(3)), BreakerState::HalfOpen);
-    assert!(breaker.try_take_probe());
+    assert!(breaker.probe.try_take());
     assert_eq!(breaker.state(seconds(3)), BreakerState::Open, "the slot is taken");
     let probe = OutcomeSource { probe: Probe::Breaker, ..by(1, seconds(3)) };
     learn(&breaker, Outcome::Unreachable, probe);
-    breaker.free_probe();
+    breaker.probe.free();
     assert_eq!(breaker.state(seconds(6)), BreakerState::Open, "4 s this time");
     assert_eq!(breaker.state(seconds(7)), BreakerState::HalfOpen);
-    assert!(breaker.try_take_probe());
+    assert!(breaker.probe.try_take());
     learn(&breaker, Outcome::Ok, OutcomeSource { probe: Probe::Breaker, ..by(1, seconds(7)) });
-    breaker.free_probe();
+    breaker.probe.free();
     assert_eq!(breaker.state(seconds(7)), BreakerState::Closed);
 }
 

@@ -31,7 +31,7 @@ fn faults_of_one_client_steer_that_client() {
     let probe = evidence.try_take_probe(1, 0, seconds(3)).unwrap();
     assert!(evidence.try_take_probe(1, 0, seconds(3)).is_none());
     assert_eq!(evidence.state(1, 0, seconds(3)), BreakerState::Open, "one at a time");
-    probe.free_probe();
+    probe.probe.free();
     let good = Sign { is_fault: false, ..fault(1, 0, seconds(3)) };
     learn(&evidence, good);
     assert_eq!(evidence.state(1, 0, seconds(3)), BreakerState::Closed);
@@ -210,7 +210,7 @@ impl Scene {
             for flight in ended {
                 let sign = Sign { at: now, ..flight.sign };
                 evidence.learn(&sign, "x", &config, &all);
-                flight.probe.iter().for_each(|probe| probe.free_probe());
+                flight.probe.iter().for_each(|paused| paused.probe.free());
             }
             for (index, client) in self.clients.iter().enumerate() {
                 while due[index] <= ms as f64 / 1000.0 {

@@ -1,11 +1,12 @@
 //! The freeze of a backend and its probes.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use penstock_api::units::{Timestamp, to_micros};
 use penstock_config::BreakerConfig;
 
 use super::BreakerState;
+use crate::fleet::probe_slot::ProbeSlot;
 
 /// The freeze of a backend, and the time of its next probe.
 #[derive(Debug, Default)]
@@ -17,7 +18,7 @@ pub(super) struct Freeze {
     /// The pause after the next probe, and the longest pause, in microseconds.
     pause: AtomicU64,
     max_pause: AtomicU64,
-    probing: AtomicBool,
+    pub(super) probe: ProbeSlot,
 }
 
 impl Freeze {
@@ -39,12 +40,9 @@ impl Freeze {
     }
 
     pub(super) fn state(&self, now: Timestamp) -> BreakerState {
-        let Self { until, probing, .. } = self;
         match self.since() {
             None => BreakerState::Closed,
-            Some(_)
-                if until.load(Ordering::Relaxed) <= now.0 && !probing.load(Ordering::Relaxed) =>
-            {
+            Some(_) if self.until.load(Ordering::Relaxed) <= now.0 && self.probe.is_free() => {
                 BreakerState::HalfOpen
             }
             Some(_) => BreakerState::Open,
@@ -54,17 +52,12 @@ impl Freeze {
     /// Takes the probe slot. The next probe waits for this one, and for a longer pause each time.
     /// Returns the pause before it, in microseconds.
     pub(super) fn try_take_probe(&self, now: Timestamp) -> Option<u64> {
-        let is_taken = !self.probing.swap(true, Ordering::AcqRel);
-        is_taken.then(|| self.wait_for_probe(now))
+        self.probe.try_take().then(|| self.wait_for_probe(now))
     }
 
     /// Undoes the longer pause after a probe that proved nothing.
     pub(super) fn set_pause(&self, pause: u64) {
         self.pause.store(pause, Ordering::Relaxed);
-    }
-
-    pub(super) fn free_probe(&self) {
-        self.probing.store(false, Ordering::Release);
     }
 
     fn wait_for_probe(&self, now: Timestamp) -> u64 {
