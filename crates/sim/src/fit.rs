@@ -1,9 +1,14 @@
-//! Learns an engine's step time from a run, and measures how well it predicts unseen requests.
+//! Learns an engine's step time and slots from a run, and measures how well it predicts unseen
+//! requests.
+
+mod slots;
 
 use super::engine::{EngineSpec, SpecError, StepTime, picoseconds};
 use super::minimize::minimize;
 use super::run::{Latencies, Run};
 use super::workload::rounded;
+use slots::shown_limit;
+pub use slots::{ShownLimit, lent_limit};
 
 /// The number of searches, each of which starts from the result of the last, and the rounds of
 /// each: enough for the four coefficients to converge on the recorded runs.
@@ -18,7 +23,7 @@ const PRIOR: f64 = 0.01;
 /// The number of streams that cost as much as the rest of a step, where the second search starts.
 /// From a row in which streams cost almost nothing, no small change reveals their cost.
 const STREAMS_OF_A_BASE: u64 = 20;
-/// The ratio of errors below which the result of the second search is preferred.
+/// The ratio of errors below which the result of a later search is preferred.
 const SURELY_BETTER: f64 = 0.9;
 
 /// The front-end time where the search starts, in picoseconds.
@@ -97,10 +102,12 @@ impl RunErrors {
     }
 }
 
-/// A step time learned from the first half of a run.
+/// An engine learned from the first half of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
     pub step_time: StepTime,
+    /// The maximum number of requests at a time; `None` if it is that of the start.
+    pub max_requests: Option<u32>,
     /// The time between penstock and the first step of a request, in picoseconds: network, front
     /// end and tokenizer; 0 for runs that were measured at the engine.
     pub front_end: u64,
@@ -110,10 +117,29 @@ pub struct Fit {
     pub other: RunErrors,
 }
 
-/// Learns a step time from the first half of a run, on an engine with the limits of `start`. The
-/// search starts from the step time of `start` and tries nothing below `least`, the limit of the
-/// hardware. The cost per attention pair stays as it is: runs with prompts below some 4,000 tokens
-/// do not show it.
+impl Fit {
+    /// Returns an engine with what was learned; everything else is that of `start`, and its limit of
+    /// requests at a time if that is lower.
+    pub fn engine(&self, start: &EngineSpec) -> EngineSpec {
+        let spec = match self.max_requests {
+            Some(count) if count < start.max_requests => start.clone().with_max_requests(count),
+            Some(_) | None => start.clone(),
+        };
+        let (step_time, front_end) = (self.step_time.into(), Some(self.front_end));
+        EngineSpec { step_time, front_end, ..spec }
+    }
+
+    /// Returns `other` if its errors are smaller by more than chance.
+    fn or_surely_better(self, other: Self) -> Self {
+        let is_better = other.learned.weighted() < SURELY_BETTER * self.learned.weighted();
+        if is_better { other } else { self }
+    }
+}
+
+/// Learns a step time from the first half of a run, on an engine with the limits of `start`, and
+/// the number of requests at a time where the run shows a lower one. The search starts from the
+/// step time of `start` and tries nothing below `least`, the limit of the hardware. The cost per
+/// attention pair stays as it is: runs with prompts below some 4,000 tokens do not show it.
 ///
 /// # Errors
 /// When `start` describes no engine.
@@ -132,13 +158,28 @@ pub fn fit_first(
     least: &StepTime,
 ) -> Result<Fit, SpecError> {
     start.validate()?;
+    let found = fit_steps(learned, run, start, least)?;
+    let Some(count) = shown_limit(run, start) else { return Ok(found) };
+    let spec = start.clone().with_max_requests(count);
+    let limited = fit_steps(learned, run, &spec, least)?;
+    let limited = Fit { max_requests: Some(count), ..limited };
+    // Requests that wait for something else look alike: only the times of the run decide.
+    Ok(found.or_surely_better(limited))
+}
+
+/// Learns a step time on an engine with the limits of `start`.
+fn fit_steps(
+    learned: usize,
+    run: &Run,
+    start: &EngineSpec,
+    least: &StepTime,
+) -> Result<Fit, SpecError> {
     let row = start.step_time.linear().ok_or(SpecError::Table)?;
     let from_row = fit_from(&row, learned, run, start, least)?;
     let other = StepTime { per_decode: row.base / STREAMS_OF_A_BASE, ..row };
     let from_other = fit_from(&other, learned, run, start, least)?;
     // The row is measured on this hardware: a slightly better fit is more likely chance.
-    let is_better = from_other.learned.weighted() < SURELY_BETTER * from_row.learned.weighted();
-    Ok(if is_better { from_other } else { from_row })
+    Ok(from_row.or_surely_better(from_other))
 }
 
 /// Learns a step time with a search that starts from `first`.
@@ -177,7 +218,7 @@ fn fit_from(
     let (spec, front_end) = with(&best);
     let (learned, other) = errors(&spec, front_end)?;
     let step_time = scaled(first, &best, least);
-    Ok(Fit { step_time, front_end, learned, other })
+    Ok(Fit { step_time, max_requests: None, front_end, learned, other })
 }
 
 /// Returns the factors that minimize `value`.

@@ -1,6 +1,8 @@
 //! Recent traffic under a new configuration: engines are learned from the traffic, the current
 //! configuration shows the error of the simulation, and the new one is compared with it.
 
+mod learned_engines;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -13,12 +15,13 @@ use serde::Serialize;
 use super::compare::{Aim, Difference, Verdict, compare, difference};
 use super::engine::{EngineRow, EngineSpec, Slots, engine_rows};
 use super::experiment::{Setting, Variant};
-use super::fit::{Fit, RunErrors, fit};
-use super::run::{Run, RunError, Timing};
+use super::fit::{RunErrors, fit};
+use super::run::{Run, RunError, Timing, mark_unseen};
 use super::statistics::mean;
 use super::summary::{Objective, Summary};
 use super::workload::{Request, Workload, counted_block};
 use super::world::{Delays, WorldError};
+use learned_engines::{LearnedEngine, LearnedEngines};
 
 /// The number of runs of each configuration, each with its own random numbers.
 const SEEDS: usize = 3;
@@ -125,20 +128,6 @@ pub struct EarlierConfig {
     pub until: Timestamp,
 }
 
-/// The engines learned from traffic.
-struct LearnedEngines {
-    /// The learned engines, by the names of their backends.
-    engines: BTreeMap<String, EngineSpec>,
-    /// The engine of the backend with the most streams.
-    usual: EngineSpec,
-}
-
-impl LearnedEngines {
-    fn of(&self, backend: &str) -> EngineSpec {
-        self.engines.get(backend).unwrap_or(&self.usual).clone()
-    }
-}
-
 impl Replay<'_> {
     /// Simulates both configurations and compares them.
     ///
@@ -153,7 +142,12 @@ impl Replay<'_> {
             let setting = Setting {
                 // The same arrivals in each: only chance differs between the runs.
                 workloads: vec![workload.clone(); SEEDS],
-                engines: variant.config.backends.iter().map(|one| learned.of(&one.name)).collect(),
+                engines: variant
+                    .config
+                    .backends
+                    .iter()
+                    .map(|one| learned.engine(&one.name))
+                    .collect(),
                 balancers: 1,
                 seed: 1,
                 delays: Delays::default(),
@@ -242,33 +236,24 @@ impl Replay<'_> {
         let most = backends.iter().max_by_key(|(_, timings)| timings.len());
         let most = most.map(|(name, _)| *name).unwrap_or_default();
         let count = MAX_LEARNED_OF_ALL / backends.len().max(1);
-        let mut engines = BTreeMap::new();
-        let mut usual = None;
-        for (name, timings) in backends {
+        let mut learned = Vec::new();
+        for (name, mut timings) in backends {
+            let all = self.served.iter().filter(|one| *one.backend == *name).count();
+            let unseen = all - timings.len();
+            mark_unseen(&mut timings, unseen);
             let skipped = timings.len().saturating_sub(count.clamp(MIN_LEARNED, MAX_LEARNED));
             match Run::of(timings.into_iter().skip(skipped).collect()) {
-                Ok(run) => {
-                    let engine = self.learn_engine(name, &run.at_penstock())?;
-                    if name == most {
-                        usual = Some(engine.clone());
-                    }
-                    engines.insert(name.to_owned(), engine);
-                }
+                Ok(run) => learned.push(self.learn_engine(name, run.at_penstock())?),
                 Err(error) if name == most => return Err(error.into()),
                 Err(_) => {}
             }
         }
-        let usual = match usual {
-            Some(usual) => usual,
-            None => {
-                return Err(Run::of(Vec::new()).err().map_or(ReplayError::NoEngine, Into::into));
-            }
-        };
-        Ok(LearnedEngines { engines, usual })
+        LearnedEngines::of(&learned, most)
+            .ok_or_else(|| Run::of(Vec::new()).err().map_or(ReplayError::NoEngine, Into::into))
     }
 
     /// Learns the engine that explains the streams of a backend best.
-    fn learn_engine(&self, name: &str, run: &Run) -> Result<EngineSpec, ReplayError> {
+    fn learn_engine(&self, name: &str, run: Run) -> Result<LearnedEngine, ReplayError> {
         let backend = self.current.backends.iter().find(|backend| backend.name == name);
         let rows = engine_rows().unwrap_or_default();
         let error = |spec: &EngineSpec| {
@@ -280,9 +265,11 @@ impl Replay<'_> {
         let specs = specs.filter_map(|spec| Some((error(&spec)?, spec)));
         let (_, start) =
             specs.min_by(|(a, _), (b, _)| a.total_cmp(b)).ok_or(ReplayError::NoEngine)?;
-        let fitted = fit(run, &start, &super::engine::StepTime::default());
-        let Fit { step_time, front_end, .. } = fitted.map_err(WorldError::Engine)?;
-        Ok(EngineSpec { step_time: step_time.into(), front_end: Some(front_end), ..start })
+        let fit = fit(&run, &start, &super::engine::StepTime::default());
+        let fit = fit.map_err(WorldError::Engine)?;
+        let known = backend.filter(|backend| backend.num_parallel.is_none());
+        let kind = known.map(|backend| backend.engine);
+        Ok(LearnedEngine { name: name.to_owned(), kind, run, start, fit })
     }
 
     fn spec_of(&self, row: &EngineRow, backend: Option<&BackendConfig>) -> EngineSpec {
@@ -324,8 +311,10 @@ fn timing_of(one: &ServedRequest, block_tokens: u32) -> Option<Timing> {
         last_token,
         input_tokens,
         output_tokens,
+        model: one.model.clone(),
         prefix: unfold(&one.fields.blocks).take(most_replayed(MAX_LEARNED)).collect(),
         prefix_tokens: block_tokens,
+        lacks_others: false,
     })
 }
 

@@ -1,5 +1,7 @@
 //! A recorded run of an engine: the times of each request's arrival, first token and last token.
 
+use std::collections::BTreeSet;
+
 use serde::Deserialize;
 
 use super::engine::{
@@ -26,12 +28,17 @@ pub struct Timing {
     /// The number of output tokens.
     #[serde(alias = "output_toks")]
     pub output_tokens: u32,
+    #[serde(skip)]
+    pub model: Box<str>,
     /// The hashes of its prompt's whole blocks, if known: cached blocks are not computed again.
     #[serde(skip)]
     pub prefix: Vec<u64>,
     /// The tokens of each block.
     #[serde(skip)]
     pub prefix_tokens: u32,
+    /// True if its engine also ran requests that the run lacks: those without first token.
+    #[serde(skip)]
+    pub lacks_others: bool,
 }
 
 /// The reason why a run cannot be read.
@@ -57,6 +64,20 @@ pub enum RunError {
 
 /// The minimum number of requests for a meaningful fit.
 const MIN_REQUESTS: usize = 20;
+
+/// The share of requests without first token up to which the others show the load of an engine.
+const MAX_UNSEEN: f64 = 0.05;
+
+/// The share of the busy time for which a number of requests at once counts. Less is an overlap: the
+/// end of a stream is logged after its slot was free for the next request.
+const HELD_SHARE: f64 = 0.01;
+
+/// Marks the streams of an engine if it ran too many requests beside them, of which no first token
+/// is known.
+pub(super) fn mark_unseen(streams: &mut [Timing], unseen: usize) {
+    let lacks_others = unseen as f64 > MAX_UNSEEN * streams.len() as f64;
+    streams.iter_mut().for_each(|one| one.lacks_others = lacks_others);
+}
 
 /// The latencies of one request, in seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -162,6 +183,53 @@ impl Run {
             Latencies::new(one.arrived, one.first_token, one.last_token, one.output_tokens)
         };
         self.requests.iter().map(of).collect()
+    }
+
+    /// Returns whether the engine also ran requests that the run lacks.
+    pub fn lacks_requests(&self) -> bool {
+        self.requests.iter().any(|one| one.lacks_others)
+    }
+
+    /// Returns whether both runs have requests for the same model.
+    pub fn has_model_of(&self, other: &Self) -> bool {
+        let models: BTreeSet<&str> = self.requests.iter().map(|one| &*one.model).collect();
+        other.requests.iter().any(|one| models.contains(&*one.model))
+    }
+
+    /// Returns the highest number of requests that were past their first token at once.
+    pub fn max_streams(&self) -> u32 {
+        self.max_at_once(|one| one.first_token)
+    }
+
+    /// Returns the highest number of requests in flight at once.
+    pub fn max_in_flight(&self) -> u32 {
+        self.max_at_once(|one| one.arrived)
+    }
+
+    /// Returns the highest number of requests at once, each from its `start` to its last token,
+    /// that was reached for [`HELD_SHARE`] of the time with at least one.
+    fn max_at_once(&self, start: fn(&Timing) -> f64) -> u32 {
+        let starts = self.requests.iter().map(|one| (start(one), true));
+        let ends = self.requests.iter().map(|one| (one.last_token, false));
+        let mut changes: Vec<(f64, bool)> = starts.chain(ends).collect();
+        // At the same time ends come first, so that what only touches does not overlap.
+        changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        let mut held = vec![0.0; self.requests.len() + 1];
+        let (mut count, mut since) = (0_usize, 0.0);
+        for (at, is_start) in changes {
+            if let Some(time) = held.get_mut(count) {
+                *time += at - since;
+            }
+            count = if is_start { count + 1 } else { count.saturating_sub(1) };
+            since = at;
+        }
+        let busy: f64 = held.iter().skip(1).sum();
+        let mut reached = 0.0;
+        let most = (1..held.len()).rev().find(|count| {
+            reached += held.get(*count).copied().unwrap_or(0.0);
+            reached > HELD_SHARE * busy
+        });
+        most.and_then(|most| u32::try_from(most).ok()).unwrap_or(0)
     }
 
     /// Simulates the latencies on an engine of that kind, in the order of arrival. Each request

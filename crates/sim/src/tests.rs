@@ -103,6 +103,19 @@ fn rows_fitted_to_one_half_predict_the_other() {
 }
 
 #[test]
+fn recorded_runs_show_how_many_requests_run_at_a_time() {
+    for ((name, text, max_requests), shown) in RUNS.into_iter().zip([Some(128), Some(128), None]) {
+        let run = Run::parse(text).unwrap();
+        let start = spec(name, 1024);
+        let fit = fit(&run, &start, &StepTime::least_of(&row(name))).unwrap();
+        // The third engine is never full: its requests wait for KV blocks.
+        assert_eq!(fit.max_requests, shown, "{name} had {max_requests}");
+        assert_within(name, fit.other.first_token, 0.03, 0.05);
+        assert_within(name, fit.other.total, 0.03, 0.05);
+    }
+}
+
+#[test]
 fn run_is_checked_line_by_line() {
     let good = r#"{"arrived": 1, "first_token": 2, "last_token": 3, "input_tokens": 4, "output_tokens": 5}"#;
     let error = |lines: &str| Run::parse(lines).unwrap_err().to_string();

@@ -142,6 +142,21 @@ impl EngineSpec {
         }
     }
 
+    /// Returns the same engine with at most `count` requests at a time.
+    #[must_use]
+    pub fn with_max_requests(self, count: u32) -> Self {
+        let context = self.max_context;
+        match self.caching {
+            // Each slot has a KV cache of its length.
+            Caching::Slots => self.with_slots(count, context),
+            Caching::None | Caching::Blocks => Self {
+                max_requests: count,
+                max_step_tokens: self.max_step_tokens.max(count),
+                ..self
+            },
+        }
+    }
+
     /// Returns the same engine with the scheduler of `engine`; unknown engines schedule as vLLM
     /// does.
     #[must_use]

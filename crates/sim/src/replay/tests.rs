@@ -99,14 +99,26 @@ fn streams_of_each_backend_show_its_engine() {
         ..replay(config.clone(), config, &all)
     };
     let learned = replay.learn_engines().unwrap();
-    let base = |name: &str| learned.of(name).step_time.linear().unwrap().base as f64 / 1e9;
+    let base = |name: &str| learned.engine(name).step_time.linear().unwrap().base as f64 / 1e9;
     assert!((11.0..16.0).contains(&base("fast")), "{}", base("fast"));
     assert!((33.0..46.0).contains(&base("slow")), "{}", base("slow"));
     assert_eq!(
-        (learned.of("slow").kv_blocks, learned.of("new").kv_blocks),
+        (learned.engine("slow").kv_blocks, learned.engine("new").kv_blocks),
         (77_700, spec(1).kv_blocks)
     );
     assert_eq!(base("rare").to_bits(), base("fast").to_bits(), "too few streams");
     let report = replay.compare().unwrap();
     assert!(report.is_reliable && report.error.abs() < 0.15, "{report:?}");
+}
+
+#[test]
+fn slots_of_a_full_backend_hold_for_its_kind() {
+    let limited = |slowness| EngineSpec { max_requests: 10, ..spec(slowness) };
+    let mut all = served("full", &limited(2), 120);
+    all.extend(served("idle", &limited(1), 100));
+    let config = config_of(&["full", "idle"]);
+    let learned = replay(config.clone(), config, &all).learn_engines().unwrap();
+    let slots = |name: &str| learned.engine(name).max_requests;
+    assert!(slots("full").abs_diff(10) <= 1, "{}", slots("full"));
+    assert_eq!(slots("idle"), slots("full"), "its streams show none");
 }

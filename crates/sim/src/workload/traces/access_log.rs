@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use super::TraceError;
 use super::csv::micros_of;
-use crate::run::Timing;
+use crate::run::{Timing, mark_unseen};
 use crate::workload::generate::number;
 use crate::workload::{Request, Workload, counted_block, rounded};
 
@@ -80,9 +80,13 @@ impl Replay {
 /// ignored.
 pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
     let mut backends: BTreeMap<String, Vec<Timing>> = BTreeMap::new();
+    let mut unseen: BTreeMap<String, usize> = BTreeMap::new();
     let mut prompts = Vec::new();
     for line in text.lines() {
         let Ok(line) = serde_json::from_str::<AccessLogLine>(line) else { continue };
+        if let (Some(backend), Some(200), None) = (&line.backend, line.status, line.ttft_ms) {
+            *unseen.entry(backend.clone()).or_default() += 1;
+        }
         let counts = line.tokens_in.zip(line.tokens_out);
         let counts = counts.filter(|(input, output)| *input > 0 && *output > 0);
         let ended = micros_of(&line.time).map(|micros| micros as f64 * 1e-6);
@@ -107,11 +111,16 @@ pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
             last_token,
             input_tokens: input_tokens.saturating_sub(cached).max(1),
             output_tokens,
+            model: line.model.or(line.model_requested).unwrap_or_default().into(),
             prefix,
             prefix_tokens: 0,
+            lacks_others: false,
         };
         prompts.push((u64::from(input_tokens), line.bytes_in));
         backends.entry(backend).or_default().push(timing);
+    }
+    for (name, streams) in &mut backends {
+        mark_unseen(streams, unseen.get(name).copied().unwrap_or_default());
     }
     let block = block_of(&prompts);
     backends.values_mut().flatten().for_each(|timing| timing.prefix_tokens = block);

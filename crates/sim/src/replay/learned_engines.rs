@@ -1,0 +1,56 @@
+//! The engines learned from recent traffic, with the limits that they lend each other.
+
+use std::collections::BTreeMap;
+
+use penstock_api::Engine;
+
+use crate::engine::EngineSpec;
+use crate::fit::{Fit, ShownLimit, lent_limit};
+use crate::run::Run;
+
+/// The engine of a backend with the run that shows it.
+pub(super) struct LearnedEngine {
+    pub(super) name: String,
+    /// Its kind; `None` if its limit of requests at a time is configured.
+    pub(super) kind: Option<Engine>,
+    pub(super) run: Run,
+    pub(super) start: EngineSpec,
+    pub(super) fit: Fit,
+}
+
+impl LearnedEngine {
+    fn shown_limit(&self) -> ShownLimit<'_> {
+        let Self { kind, run, start, fit, .. } = self;
+        let (assumed, learned) = (start.max_requests, fit.max_requests);
+        ShownLimit { kind: *kind, assumed, learned, run }
+    }
+
+    fn spec(&self, limits: &[ShownLimit<'_>]) -> EngineSpec {
+        let lent = lent_limit(&self.shown_limit(), limits);
+        Fit { max_requests: self.fit.max_requests.or(lent), ..self.fit }.engine(&self.start)
+    }
+}
+
+/// The engines of a fleet.
+pub(super) struct LearnedEngines {
+    /// The learned engines, by the names of their backends.
+    engines: BTreeMap<String, EngineSpec>,
+    /// The engine of the backend with the most streams.
+    usual: EngineSpec,
+}
+
+impl LearnedEngines {
+    /// Returns the engines, of which that of `most` is the usual one; `None` if it is not there.
+    pub(super) fn of(learned: &[LearnedEngine], most: &str) -> Option<Self> {
+        let limits: Vec<ShownLimit<'_>> = learned.iter().map(LearnedEngine::shown_limit).collect();
+        let specs = learned.iter().map(|one| (one.name.clone(), one.spec(&limits)));
+        let engines: BTreeMap<String, EngineSpec> = specs.collect();
+        let usual = engines.get(most)?.clone();
+        Some(Self { engines, usual })
+    }
+
+    /// Returns the engine of a backend.
+    pub(super) fn engine(&self, backend: &str) -> EngineSpec {
+        self.engines.get(backend).unwrap_or(&self.usual).clone()
+    }
+}
