@@ -22,7 +22,8 @@ RUN has one JSON object per line and request, with times in seconds on any clock
 
 or the names queued_ts, first_token_ts, last_token_ts, input_toks and output_toks of vLLM benchmarks. It may also be
 an access log of penstock; with access_log.replay it shows what engines had cached. The limits
-of the engine must be those of the run: pass them where they are not vLLM's defaults.
+of the engine must be those of the run: pass them where they are not vLLM's defaults. The number of requests at a
+time is learned if a run shows a lower one.
 
 The first half of the requests is learned from; the errors are those of the other half, which the fit did not see.
 
@@ -133,12 +134,15 @@ fn to_text(found: &Fit, run: &Run) -> String {
     let half = requests / 2;
     let mut text = format!("Step time, learned from the first {half} of {requests} requests\n\n");
     for (name, value, unit) in readable(&found.step_time) {
-        _ = writeln!(text, "  {name:<11} {value:>9.3}  {unit}");
+        _ = writeln!(text, "  {name:<12} {value:>9.3}  {unit}");
     }
     if run.is_at_penstock() {
         // Simulated time is in picoseconds.
         let (name, millis) = ("front_end_ms", found.front_end as f64 / 1e9);
-        _ = writeln!(text, "  {name:<11} {millis:>8.3}  ms before the first step of a request");
+        _ = writeln!(text, "  {name:<12} {millis:>9.3}  ms before the first step of a request");
+    }
+    if let Some(count) = found.max_requests {
+        _ = writeln!(text, "  {:<12} {count:>9}  requests at a time", "max_requests");
     }
     _ = writeln!(
         text,
@@ -162,7 +166,7 @@ fn to_json(found: &Fit, spec: &EngineSpec, is_log: bool) -> Value {
         all.map(|(name, errors)| (name.to_lowercase(), one(errors))).collect()
     };
     let front_end = is_log.then_some(found.front_end);
-    let mut json = engine_json(&found.step_time, spec, front_end);
+    let mut json = engine_json(&found.step_time, &found.engine(spec), front_end);
     if let Some(fields) = json.as_object_mut() {
         let errors = json!({"learned": errors(&found.learned), "other": errors(&found.other)});
         fields.insert("errors".to_owned(), errors);

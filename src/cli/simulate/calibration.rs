@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use penstock_sim::engine::StepTime;
-use penstock_sim::fit::{Fit, fit};
+use penstock_sim::fit::{Fit, ShownLimit, fit, lent_limit};
 use penstock_sim::run::{Run, Timing};
 use penstock_sim::statistics::Percentiles;
 use penstock_sim::workload::read_timings;
@@ -56,15 +56,15 @@ struct BorrowedEngine {
 struct LearnedEngine {
     backend: String,
     streams: usize,
-    step_time: StepTime,
-    front_end: u64,
+    fit: Fit,
+    /// True if another backend showed the maximum number of requests at a time.
+    is_limit_lent: bool,
 }
 
 impl LearnedEngine {
     fn apply_to(&self, plan: &mut SimulationPlan, index: usize) {
         if let Some(engine) = plan.setting.engines.get_mut(index) {
-            engine.step_time = self.step_time.into();
-            engine.front_end = Some(self.front_end);
+            *engine = self.fit.engine(engine);
         }
         if let Some(name) = plan.engine_names.get_mut(index) {
             *name = format!("learned from {}", self.backend);
@@ -106,12 +106,14 @@ fn learn_engines(
         .map_err(|source| SimulateError::TooFew { path: path.to_owned(), source })?;
     jobs.push((index.unwrap_or(first_open), most, run.at_penstock()));
     let (engines, choices) = (&plan.setting.engines, &plan.choices);
-    let learned = run_all(&jobs, args.threads(), output, |(index, name, run)| {
+    let mut learned = run_all(&jobs, args.threads(), output, |(index, name, run)| {
         let spec = engines.get(*index).ok_or(SimulateError::NoVariant)?;
         let choice = choices.get(*index).ok_or(SimulateError::NoVariant)?;
-        let Fit { step_time, front_end, .. } = fit(run, spec, &choice.least)?;
-        Ok(LearnedEngine { backend: name.clone(), streams: run.len(), step_time, front_end })
+        let fit = fit(run, spec, &choice.least)?;
+        let (backend, streams) = (name.clone(), run.len());
+        Ok(LearnedEngine { backend, streams, fit, is_limit_lent: false })
     })?;
+    lend_limits(plan, &jobs, &mut learned);
     let mut borrowed = Vec::new();
     for index in open {
         let Some(name) = names.get(index) else { continue };
@@ -126,6 +128,27 @@ fn learn_engines(
         }
     }
     Ok((learned, borrowed))
+}
+
+/// Gives the engines that show no limit of requests at a time that of an engine of their kind.
+fn lend_limits(
+    plan: &SimulationPlan,
+    jobs: &[(usize, String, Run)],
+    learned: &mut [LearnedEngine],
+) {
+    let backends = plan.variants.first().map_or(&[][..], |first| &first.config.backends);
+    let shown = jobs.iter().zip(&*learned).map(|((index, _, run), one)| {
+        let backend = backends.get(*index).filter(|backend| backend.num_parallel.is_none());
+        let assumed = plan.setting.engines.get(*index).map_or(0, |engine| engine.max_requests);
+        let kind = backend.map(|backend| backend.engine);
+        ShownLimit { kind, assumed, learned: one.fit.max_requests, run }
+    });
+    let shown: Vec<ShownLimit<'_>> = shown.collect();
+    for (one, limit) in learned.iter_mut().zip(&shown) {
+        let lent = lent_limit(limit, &shown);
+        one.is_limit_lent = lent.is_some();
+        one.fit.max_requests = one.fit.max_requests.or(lent);
+    }
 }
 
 /// Learns the engines of the plan from the log, and compares simulation and log.
@@ -182,9 +205,10 @@ impl Calibration {
 
     pub(super) fn to_text(&self) -> String {
         let mut text = String::new();
-        for LearnedEngine { backend, streams, step_time, front_end } in &self.learned {
-            let StepTime { base, per_token, per_decode, per_context, per_pair } = *step_time;
-            _ = writeln!(
+        for LearnedEngine { backend, streams, fit, is_limit_lent } in &self.learned {
+            let Fit { step_time, max_requests, front_end, .. } = *fit;
+            let StepTime { base, per_token, per_decode, per_context, per_pair } = step_time;
+            _ = write!(
                 text,
                 "Learned from {streams} streams of {backend}: {:.2} ms per step, {:.1} µs per prompt token, {:.1} µs per \
                  decoding request, {:.1} µs per 1,000 tokens of context, {per_pair} µs per million attention pairs, \
@@ -193,8 +217,12 @@ impl Calibration {
                 per_token as f64 / 1e6,
                 per_decode as f64 / 1e6,
                 per_context as f64 / 1e3,
-                *front_end as f64 / 1e9,
+                front_end as f64 / 1e9,
             );
+            if let Some(count) = max_requests {
+                _ = write!(text, ", at most {count} requests at a time");
+            }
+            text.push_str(if *is_limit_lent { ", as another backend shows\n" } else { "\n" });
         }
         for BorrowedEngine { backend, streams, from } in &self.borrowed {
             _ = writeln!(
@@ -224,7 +252,13 @@ impl Calibration {
         let engines: Vec<Value> = self
             .learned
             .iter()
-            .map(|one| json!({"backend": one.backend, "streams": one.streams}))
+            .map(|one| {
+                let max_requests = one.fit.max_requests;
+                json!({
+                    "backend": one.backend, "streams": one.streams, "max_requests": max_requests,
+                    "is_limit_lent": one.is_limit_lent,
+                })
+            })
             .collect();
         let borrowed: Vec<Value> = self
             .borrowed

@@ -300,6 +300,45 @@ fn yesterday_learns_an_engine_for_each_backend() {
 }
 
 #[test]
+fn yesterday_names_the_requests_at_a_time() {
+    let folder = std::env::temp_dir().join(format!("penstock-slots-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let engine = |max_requests: u32| {
+        let path = folder.join(format!("{max_requests}.json"));
+        let engine = serde_json::json!({
+            "step_time": {"base_ms": 13, "token_us": 40, "decode_us": 42, "context_us": 70, "pair_us": 50},
+            "limits": {
+                "max_requests": max_requests, "max_step_tokens": 8192, "max_context": 131_072,
+                "kv_blocks": 16_000,
+            },
+        });
+        std::fs::write(&path, engine.to_string()).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let log = simulated_log(&folder, &[&engine(40)]);
+    let (log, start) = (log.to_str().unwrap(), engine(1024));
+    let line = ["simulate", "--yesterday", log, "--backends", "2", "--seeds", "1"];
+    let rest = ["--engine", &start, "--sweep", "routing.preset=balanced"];
+    let done = call(&[&line[..], &rest].concat());
+    assert!(done.results.contains(", at most 40 requests at a time\n"), "{}", done.results);
+    let done = call(&[&line[..], &rest, &["--json"]].concat());
+    let first = done.results.lines().next().unwrap();
+    let json: serde_json::Value = serde_json::from_str(first).unwrap();
+    for learned in json["calibration"]["engines"].as_array().unwrap() {
+        assert_eq!(
+            (&learned["max_requests"], &learned["is_limit_lent"]),
+            (&40.into(), &false.into())
+        );
+    }
+    let done = call(&["fit", log, "--engine", &start]);
+    assert!(done.results.contains("40  requests at a time"), "{}", done.results);
+    let done = call(&["fit", log, "--engine", &start, "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&done.results).unwrap();
+    assert_eq!(json["limits"]["max_requests"], 40);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+#[test]
 fn yesterday_learns_the_engines_shows_the_error_and_advises() {
     let folder = std::env::temp_dir().join(format!("penstock-yesterday-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
