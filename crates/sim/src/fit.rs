@@ -118,8 +118,8 @@ pub struct Fit {
 }
 
 impl Fit {
-    /// Returns an engine with what was learned; everything else is that of `start`, and its limit of
-    /// requests at a time if that is lower.
+    /// Returns an engine with what was learned; everything else is that of `start`, and its limit
+    /// of requests at a time if that is lower.
     pub fn engine(&self, start: &EngineSpec) -> EngineSpec {
         let spec = match self.max_requests {
             Some(count) if count < start.max_requests => start.clone().with_max_requests(count),

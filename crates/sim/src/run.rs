@@ -68,8 +68,8 @@ const MIN_REQUESTS: usize = 20;
 /// The share of requests without first token up to which the others show the load of an engine.
 const MAX_UNSEEN: f64 = 0.05;
 
-/// The share of the busy time for which a number of requests at once counts. Less is an overlap: the
-/// end of a stream is logged after its slot was free for the next request.
+/// The share of the busy time for which a number of requests at once counts. Less is an overlap:
+/// the end of a stream is logged after its slot was free for the next request.
 const HELD_SHARE: f64 = 0.01;
 
 /// Marks the streams of an engine if it ran too many requests beside them, of which no first token

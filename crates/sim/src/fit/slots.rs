@@ -129,7 +129,7 @@ mod tests {
         };
         let timings = (0..20).map(|n| {
             let at = f64::from(n) * 5.0;
-            // Its end is seen a moment after the next one has begun.
+            // Its end is seen a moment after the next one started.
             stream(n, at + 0.1, at + 5.11)
         });
         let run = Run::of(timings.collect()).unwrap();
