@@ -79,7 +79,7 @@ fn act_on(
 ) -> Box<Decided> {
     flow.ctx.record.routing.attempts += 1;
     let router = &flow.ctx.generation.router;
-    let Reserved { mut decided, trace, captured } = reserved;
+    let Reserved { mut decided, at, trace, captured } = reserved;
     // The backend may cost money before it responds.
     if let Some(serving) = decided.decision.serving(&request.fleet) {
         flow.ctx.record.routing.price.clone_from(&serving.price);
@@ -89,7 +89,7 @@ fn act_on(
         decided.permit.prediction().map(|ticket| *ticket.prediction());
     let trace = trace.map(RefCell::new);
     let routed = Routed {
-        at: now(),
+        at,
         request_id: flow.ctx.request_id(),
         request: &request.profile,
         headers: &flow.client.head().headers,
@@ -249,7 +249,7 @@ fn reserve(
                 Box::new(router.capture(of, &input, &decision, trace))
             });
             let decided = Box::new(Decided { decision, permit });
-            return Ok(Reserved { decided, trace, captured });
+            return Ok(Reserved { decided, at: input.now, trace, captured });
         }
     }
     Err(request.saturated())

@@ -203,6 +203,8 @@ pub(crate) struct Decided {
 /// A decision whose permit has been taken, and that has not been reported.
 pub(crate) struct Reserved {
     pub(crate) decided: Box<Decided>,
+    /// The time of the decision.
+    pub(crate) at: Timestamp,
     /// The inputs of the decision, if a capture or the shadow needs them.
     pub(crate) trace: Option<Trace>,
     /// The same for a file, if decisions are captured.
