@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use penstock_clock::now;
 use penstock_core::admission::returns::Fingerprint;
 use penstock_core::fleet::{BackendSet, Openings};
 use penstock_core::routing::RouteError;
@@ -20,10 +19,13 @@ pub(crate) fn return_time(
     error: &RouteError,
 ) -> Option<Duration> {
     match error {
-        RouteError::ObjectiveMissed { model, wait, together, .. } => {
+        RouteError::ObjectiveMissed { wait, together, .. } => {
             let interval = Duration::from_secs(1) / (*together).max(1);
             let openings = Openings::at_rate(*wait, interval);
-            Some(proxy.returns.after(("model", &**model), fingerprint(view), &openings, now()))
+            let tried = BackendSet::default();
+            let input = route_input(view, &tried, None);
+            let line = view.ctx.generation.router.return_line(&input, false);
+            Some(proxy.returns.after(line, fingerprint(view), &openings, input.now))
         }
         RouteError::FallbackChainExhausted { .. } => time_of_room(proxy, view, true),
         RouteError::Saturated { .. }
@@ -52,8 +54,8 @@ pub(crate) fn time_of_room(
     let input = route_input(view, &tried, None);
     let router = &view.ctx.generation.router;
     let openings = router.openings(&input, in_chain)?;
-    let model = router.names.resolve(input.model, input.fleet, input.split);
-    Some(proxy.returns.after(("model", model), fingerprint(view), &openings, input.now))
+    let line = router.return_line(&input, in_chain);
+    Some(proxy.returns.after(line, fingerprint(view), &openings, input.now))
 }
 
 /// Identifies a request that its client sends again; `None` once its body is released.

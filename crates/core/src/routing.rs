@@ -69,7 +69,7 @@ pub use request_record::{
 pub use requested_model::RequestedModel;
 pub use resolve::{Names, Split};
 pub use retry::{RetryCredit, RetrySafety};
-pub use router::{AwaitedRoom, Cooling, RequestSize, Router, ServiceTime};
+pub use router::{AwaitedRoom, Cooling, RequestSize, ReturnLine, Router, ServiceTime};
 pub use scratch::Scratch;
 pub use session::{RoutedSession, SessionField, SessionIds, SessionNames};
 pub use shadow_observer::ShadowObserver;

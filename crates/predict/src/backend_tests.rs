@@ -88,6 +88,24 @@ fn ended_requests_leave_no_backlog() {
     assert_eq!(predictor.predict(&wait_curve, &SENT, 1e8).backlog_us, 0.0);
 }
 
+/// A refused, cancelled or failed prompt was not computed: it slows no other stream.
+#[test]
+fn prompt_that_ends_without_a_token_leaves_no_work() {
+    let wait_curve = WaitCurve::default();
+    let mut predictor = BackendPredictor::new(&TRUE, LIMITS);
+    let tpot_us = |predictor: &BackendPredictor, now_us| {
+        predictor.predict(&wait_curve, &SENT, now_us).tpot_us
+    };
+    let idle_us = tpot_us(&predictor, 1e6);
+    let long = RequestShape { prompt_tokens: 400_000.0, cached_tokens: 0.0, ..SENT };
+    let prediction = predictor.predict(&wait_curve, &long, 1e6);
+    let mut ticket = predictor.send(long, prediction, None, 1e6);
+    assert!(tpot_us(&predictor, 1.002e6) > 2.0 * idle_us, "the prompt is computed");
+    predictor.ended(&mut ticket, None, false, 1.002e6);
+    let after_us = tpot_us(&predictor, 1.003e6);
+    assert!(after_us < 1.01 * idle_us, "{after_us} instead of {idle_us}");
+}
+
 /// A stream ahead of its objective lends what it saved; a late one demands no more than its
 /// objective.
 #[test]

@@ -141,20 +141,16 @@ impl Prompts {
         self.prompts.push_back(Prompt { first_step, ..prompt });
     }
 
-    /// Removes a prompt that has its first token. It took at most the time until now, so that a
-    /// cost that was believed to be higher is not taken for work of the last seconds.
-    pub(super) fn first_token(&mut self, number: u64, now_us: f64) -> Option<Prompt> {
-        let prompt = self.remove(number)?;
+    /// Removes a prompt that has its first token, or has ended without one. It took at most the
+    /// time until now: a cost that was believed to be higher, or of a prompt that was refused or
+    /// cancelled, is no work of the last seconds.
+    pub(super) fn remove(&mut self, number: u64, now_us: f64) -> Option<Prompt> {
+        let index = self.prompts.iter().position(|one| one.number == number)?;
+        let prompt = self.remove_at(index)?;
         let passed_us = (now_us - prompt.sent_at_us).max(0.0);
         let excess_us = decayed((prompt.work_us - passed_us).max(0.0), passed_us);
         self.decayed_work.take_back(excess_us, now_us);
         Some(prompt)
-    }
-
-    /// Removes a prompt that has left.
-    pub(super) fn remove(&mut self, number: u64) -> Option<Prompt> {
-        let index = self.prompts.iter().position(|one| one.number == number)?;
-        self.remove_at(index)
     }
 
     fn remove_at(&mut self, index: usize) -> Option<Prompt> {
@@ -303,25 +299,25 @@ mod tests {
         let end = StepEnd { at_us: 500.0, steps_ended: 1.0, paused_us: 0.0 };
         prompts.start(end, f64::INFINITY);
         assert_eq!((prompts.in_batch().time_us, prompts.queued().time_us), (8_000.0, 5_000.0));
-        assert_eq!(prompts.remove(1).unwrap().first_step, Some(StepEnd::default()));
+        assert_eq!(prompts.remove(1, 500.0).unwrap().first_step, Some(StepEnd::default()));
         assert_eq!(prompts.in_batch(), Work { tokens: 100.0, time_us: 5_000.0 });
-        assert_eq!(prompts.remove(2).unwrap().first_step, Some(end));
-        assert_eq!(prompts.remove(2), None);
-        assert_eq!(prompts.remove(3).unwrap().first_step, None);
+        assert_eq!(prompts.remove(2, 500.0).unwrap().first_step, Some(end));
+        assert_eq!(prompts.remove(2, 500.0), None);
+        assert_eq!(prompts.remove(3, 900.0).unwrap().first_step, None);
         assert_eq!((prompts.in_batch(), prompts.queued()), Default::default());
     }
 
     #[test]
-    fn work_that_was_believed_to_take_longer_is_taken_back_with_the_first_token() {
+    fn work_that_was_believed_to_take_longer_is_taken_back_when_the_prompt_leaves() {
         let mut prompts = Prompts::default();
         prompts.send(Prompt { work_us: 90e6, ..prompt(1, 0.0) }, None);
         assert!(prompts.decayed_work().share_at(1e6) > 0.9);
-        prompts.first_token(1, 1e6);
+        prompts.remove(1, 1e6);
         let share = prompts.decayed_work().share_at(1e6);
         assert!((0.05..0.12).contains(&share), "a second of the last ten: {share}");
         prompts.send(prompt(2, 2e6), None);
         let before = prompts.decayed_work().share_at(3e6);
-        prompts.first_token(2, 3e6);
+        prompts.remove(2, 3e6);
         assert_eq!(prompts.decayed_work().share_at(3e6), before, "it waited for other reasons");
     }
 

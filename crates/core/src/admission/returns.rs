@@ -154,7 +154,7 @@ impl Returns {
 const LENGTH: usize = 482;
 const _: () = assert!(LENGTH as u64 == MAX_WAIT_S * TICKS_PER_SECOND + 2);
 
-/// The returns of all lines: of each model, and of each limit of a client.
+/// The returns of all lines: of each room, and of each limit of a client.
 #[derive(Debug, Default)]
 pub struct ReturnTimes {
     lines: Mutex<HashMap<u64, Returns>>,

@@ -8,7 +8,7 @@ use penstock_config::MAX_BACKENDS;
 pub struct BackendId(pub u16);
 
 /// A set of backends, as a bitmask.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct BackendSet([u64; MAX_BACKENDS / 64]);
 
 impl BackendSet {

@@ -184,7 +184,7 @@ fn halve(value: u32, ticks: u32) -> u32 {
 /// Value and time are packed into one atomic, because the decay is wrong unless both belong to the
 /// same sample. The upper 32 bits hold microseconds, the lower 32 bits the tick at which they were
 /// learned; 0 before the first sample. Ticks wrap, so only their differences mean anything. A
-/// difference in the upper half of the range is a sample from a moment after `now`.
+/// difference of nearly the whole range is a sample from after `now`.
 #[derive(Debug, Default)]
 struct Peak(AtomicU64);
 
@@ -217,15 +217,16 @@ fn pack(took: Duration, now: Timestamp) -> u64 {
     micros << 32 | u64::from(ticks(now))
 }
 
-/// The most ticks by which a sample may be later than a decision that reads it: four seconds. More
-/// would be the age of one from weeks ago.
-const MAX_LEAD_TICKS: u32 = 4096;
+/// The most ticks by which a sample may be later than the time it is read at, or than a sample that
+/// is learned after it: a day. More would be the age of one from weeks ago.
+const MAX_LEAD_TICKS: u32 = 84_375_000;
 
 /// The ticks between a sample and `now`.
 #[inline(always)]
 fn elapsed_ticks(packed: u64, now: Timestamp) -> u32 {
     let elapsed = ticks(now).wrapping_sub(lower_half(packed));
-    // Another thread may have learned it a moment after this decision read `now`.
+    // Another thread may have learned it a moment after this decision read `now`; and the first
+    // token of a stream is learned when the stream ends, after those of later ones.
     if elapsed > u32::MAX - MAX_LEAD_TICKS { 0 } else { elapsed }
 }
 
@@ -287,6 +288,19 @@ mod tests {
         latency.learn_first_token(Duration::from_millis(50), now);
         let millis = latency.first_token().map(|took| took.as_millis());
         assert!(millis.is_some_and(|millis| (50..52).contains(&millis)), "{millis:?}");
+    }
+
+    #[test]
+    fn first_token_of_a_long_stream_mixes_with_those_of_later_ones() {
+        let at = |seconds: u64| Timestamp(seconds * 1_000_000);
+        let latency = ModelLatency::default();
+        for second in 1..=20 {
+            latency.learn_first_token(Duration::from_millis(10), at(second));
+        }
+        // A stream of twelve seconds ends: its first token is older than the last sample.
+        latency.learn_first_token(Duration::from_millis(900), at(8));
+        let mixed = latency.first_token().unwrap();
+        assert!(mixed < Duration::from_millis(200), "{mixed:?}");
     }
 
     #[test]

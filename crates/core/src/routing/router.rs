@@ -8,7 +8,7 @@ mod reservation;
 mod under_policies;
 mod work_limits;
 
-pub use awaited::{AwaitedRoom, Cooling, ServiceTime};
+pub use awaited::{AwaitedRoom, Cooling, ReturnLine, ServiceTime};
 pub use cost::RequestSize;
 
 use penstock_api::units::{Timestamp, TokenCount};

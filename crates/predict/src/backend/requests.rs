@@ -116,7 +116,7 @@ impl BackendPredictor {
             self.is_end_inferred = gap_us > (1.0 - SAME_STEP_SHARE) * step_us
                 && self.prefill_learner.front_end_us() < MAX_FRONT_END_STEPS * step_us;
         }
-        let prompt = self.prompts.first_token(ticket.number, now_us);
+        let prompt = self.prompts.remove(ticket.number, now_us);
         if let Some(prompt) = prompt.filter(|_| matches!(regime, Regime::Prefill | Regime::Idle)) {
             self.learn_front_end(&prompt, now_us);
             self.learn_prompt(ticket, &prompt, now_us);
@@ -179,14 +179,14 @@ impl BackendPredictor {
         if ticket.emitted_tokens == 0 {
             self.no_token(ticket, is_complete, now_us);
             self.waiting_count = self.waiting_count.saturating_sub(1);
-            let prompt = self.prompts.remove(ticket.number);
+            let prompt = self.prompts.remove(ticket.number, now_us);
             if prompt.is_some_and(|one| one.first_step.is_some()) {
                 self.bursts.discard_unfinished();
             }
             return;
         }
         if ticket.request.is_whole {
-            self.prompts.remove(ticket.number);
+            self.prompts.remove(ticket.number, now_us);
         }
         self.streams.remove(&ticket.stream());
         self.allowances.set(ticket, None);

@@ -33,6 +33,15 @@ pub struct AwaitedRoom<'a> {
     pub is_held_back: bool,
 }
 
+/// The line of refused requests that return to the same room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReturnLine<'a> {
+    /// Backends that bound the requests of all their models together.
+    Backends(BackendSet),
+    /// A model whose own requests are bounded, too.
+    Model(&'a str),
+}
+
 /// The time to first token of a request, counted from the moment a backend takes it. A waiting
 /// request must be sent this long before its objective ends: sent by the 90th percentile it very
 /// probably meets it, sent by the mean it is as good as late.
@@ -135,6 +144,22 @@ impl Router {
             }
         }
         openings
+    }
+
+    /// Returns the line in which a refused request waits for [`Self::openings`]. Models on the same
+    /// backends share one: a slot that is promised to one of them is not there for another.
+    pub fn return_line<'a>(&'a self, input: &RouteInput<'a>, in_chain: bool) -> ReturnLine<'a> {
+        let target = self.names.resolve(input.model, input.fleet, input.split);
+        let mut backends = BackendSet::default();
+        for (_, model) in self.models_of_chain(input, target, in_chain) {
+            for row in &model.serving {
+                if row.max_in_flight_of_model < row.max_in_flight {
+                    return ReturnLine::Model(target);
+                }
+                backends.insert(row.id);
+            }
+        }
+        ReturnLine::Backends(backends)
     }
 
     /// Returns the service time of a request on the best backend; zero if unknown.

@@ -92,6 +92,28 @@ fn limit_of_the_model_counts_its_own_requests() {
 }
 
 #[test]
+fn models_that_share_the_slots_of_a_backend_share_a_line() {
+    let lines = |rest: &str| {
+        let rows = [
+            backend("a", 1, &format!("max_in_flight: 4, models: [m, o]{rest}")),
+            backend("b", 2, "max_in_flight: 4, models: [n]"),
+        ];
+        let fleet = Fleet::of(&format!("backends:\n{}", rows.concat()));
+        let topology = fleet.live.topology();
+        ["m", "o", "n"].map(|model| {
+            let (ask, tried) = (TestRequest::of(model), Default::default());
+            let profile = ask.profile();
+            let input = input_of(&profile, ask, &fleet.router, &tried, &topology);
+            format!("{:?}", fleet.router.return_line(&input, false))
+        })
+    };
+    let [m, o, n] = lines("");
+    assert!(m == o && m != n, "{m} {o} {n}");
+    let [m, o, _] = lines(", max_in_flight_per_model: 2");
+    assert!(m != o, "{m} {o}");
+}
+
+#[test]
 fn requests_of_other_models_end_in_their_own_time() {
     let yaml = "routing: { strategy: smart }\nbackends:\n";
     let fleet =
