@@ -1,6 +1,8 @@
 //! Requests for paths that `routing.passthrough` forwards: to one backend, or to a backend of the
 //! model that the body or the query names. The body is forwarded as it came.
 
+use std::time::Duration;
+
 use http::Method;
 use penstock_api::{ErrorCode, Operation, percent_decode};
 use penstock_core::fleet::{Health, Topology};
@@ -19,6 +21,7 @@ use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::request::{Named, ScannedRequest, scan_error};
 use crate::proxy::retry::serve;
+use crate::proxy::return_time::{fingerprint, time_of_backend};
 use crate::proxy::{budgets, policies};
 use crate::upstream::query_model::query_model;
 
@@ -52,14 +55,18 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
     let terms = DirectTerms { may_miss: false, is_limited: true };
     match attempt_directly(flow, &mut request, &decision, terms).await {
         Some(end) => end_directly(flow, end).await,
-        None => send_error(flow, is_busy(name)).await,
+        None => {
+            let again = fingerprint(request.view(flow.ctx));
+            let wait = time_of_backend(flow.proxy, &request.fleet, &decision, again);
+            send_error(flow, is_busy(name, wait)).await
+        }
     }
 }
 
-/// The error of a backend at its limit of requests in flight.
-pub(crate) fn is_busy(name: &str) -> OwnError {
+/// The error of a backend at its limit of requests in flight, which has room after `wait`.
+pub(crate) fn is_busy(name: &str, wait: Option<Duration>) -> OwnError {
     let message = format!("Backend '{name}' is at its limit of requests in flight");
-    OwnError::new(ErrorCode::AllBackendsBusy, message)
+    OwnError::new(ErrorCode::AllBackendsBusy, message).after_known(wait)
 }
 
 /// A decision for the backend called `name`, and the policies of the request.
@@ -80,12 +87,14 @@ pub(crate) fn decide_by_name(
     if backend.is_some_and(|backend| !policies::admits(&scope, fleet, backend)) {
         return Err(policies::not_admitted(&scope, fleet, name));
     }
+    let decision = backend.and_then(|backend| decide_for(fleet, backend.state.id));
     let takes = backend
-        .filter(|backend| matches!(backend.state.status(), Health::Healthy | Health::Unknown));
-    let decision = takes.and_then(|backend| decide_for(fleet, backend.state.id));
-    decision.map(|decision| (decision, scope)).ok_or_else(|| {
+        .is_some_and(|backend| matches!(backend.state.status(), Health::Healthy | Health::Unknown));
+    decision.filter(|_| takes).map(|decision| (decision, scope)).ok_or_else(|| {
         let message = format!("Backend '{name}' cannot take requests now");
-        OwnError::new(ErrorCode::NoHealthyBackend, message)
+        let wait =
+            decision.and_then(|decision| time_of_backend(flow.proxy, fleet, &decision, None));
+        OwnError::new(ErrorCode::NoHealthyBackend, message).after_known(wait)
     })
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use penstock_api::{ErrorCode, Operation};
+use penstock_clock::now;
 use penstock_core::fleet::{BackendId, Health, Topology};
 use penstock_core::routing::PolicyScope;
 
@@ -69,12 +70,18 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) 
 /// The error when no backend was queried: none is up, or none stores responses, so that there is no
 /// such response.
 fn unserved(fleet: &Topology, id: &str) -> OwnError {
-    let mut rows = fleet.models().iter().flat_map(|model| &model.serving);
+    let rows = fleet.models().iter().flat_map(|model| &model.serving);
+    let storing = rows.filter(|row| row.native_operations.contains(Operation::Responses));
+    let wait = storing
+        .filter_map(|row| {
+            let health = &fleet.backends.get(usize::from(row.backend))?.config.health;
+            Some(row.state.time_until_usable(health, now()))
+        })
+        .min();
     // Such a backend exists, and only cannot be reached now: a 404 would be final for the client.
-    let may_be_stored = rows.any(|row| row.native_operations.contains(Operation::Responses));
-    if may_be_stored || !fleet.is_complete() {
+    if wait.is_some() || !fleet.is_complete() {
         let message = "No healthy backend serves stored responses";
-        return OwnError::new(ErrorCode::NoHealthyBackend, message);
+        return OwnError::new(ErrorCode::NoHealthyBackend, message).after_known(wait);
     }
     let message = format!("Response '{id}' not found: no backend stores responses");
     OwnError::new(ErrorCode::ResponseNotFound, message)

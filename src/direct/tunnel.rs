@@ -19,6 +19,7 @@ use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::send_error;
 use crate::proxy::request::{Decided, ScannedRequest};
 use crate::proxy::retry::route_error;
+use crate::proxy::return_time::time_of_backend;
 
 /// The only protocol that clients may switch to: with another one, a client would speak to the
 /// engine with penstock's own key.
@@ -99,13 +100,14 @@ async fn reserve(
     let fleet = flow.ctx.generation.fleet.topology();
     let (decision, policy) = decide_by_name(flow, &fleet, name)?;
     budgets::reserve_unread(flow, &fleet, decision.backend).await?;
-    let serving = decision.serving(&fleet).ok_or_else(|| is_busy(name))?;
+    let busy = || is_busy(name, time_of_backend(flow.proxy, &fleet, &decision, None));
+    let serving = decision.serving(&fleet).ok_or_else(busy)?;
     let permit = InflightGuard::try_reserve(
         &serving.state,
         serving.max_in_flight,
         &PermitRequest::default(),
     );
-    let permit = permit.ok_or_else(|| is_busy(name))?;
+    let permit = permit.ok_or_else(busy)?;
     // `decide` counts the attempt on the way by model.
     flow.ctx.record.routing.attempts += 1;
     let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);

@@ -194,6 +194,11 @@ impl OwnError {
         Self { retry_after: Some(wait), ..self }
     }
 
+    /// Sets the time after which a retry makes sense, if it is known.
+    pub(crate) fn after_known(self, wait: Option<Duration>) -> Self {
+        Self { retry_after: wait.or(self.retry_after), ..self }
+    }
+
     pub(crate) fn about(self, param: Option<&'static str>) -> Self {
         Self { param, ..self }
     }

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
+use penstock_clock::now;
 use penstock_core::admission::returns::Fingerprint;
-use penstock_core::fleet::{BackendSet, Openings};
-use penstock_core::routing::RouteError;
+use penstock_core::fleet::{BackendSet, Openings, Topology};
+use penstock_core::routing::{ReturnLine, RouteError, RoutingDecision};
 
 use crate::proxy::Proxy;
 use crate::proxy::decision::route_input;
@@ -56,6 +57,23 @@ pub(crate) fn time_of_room(
     let openings = router.openings(&input, in_chain)?;
     let line = router.return_line(&input, in_chain);
     Some(proxy.returns.after(line, fingerprint(view), &openings, input.now))
+}
+
+/// The wait after which a request for the backend of a decision finds room there; `None` if it is
+/// not one of `fleet`. `request`: identifies it when it comes again.
+pub(crate) fn time_of_backend(
+    proxy: &Proxy,
+    fleet: &Topology,
+    decision: &RoutingDecision,
+    request: Option<Fingerprint>,
+) -> Option<Duration> {
+    let serving = decision.serving(fleet)?;
+    let backend = fleet.backends.get(usize::from(serving.backend))?;
+    let mut backends = BackendSet::default();
+    backends.insert(serving.id);
+    let now = now();
+    let openings = serving.openings(&backend.config.health, now);
+    Some(proxy.returns.after(ReturnLine::Backends(backends), request, &openings, now))
 }
 
 /// Identifies a request that its client sends again; `None` once its body is released.

@@ -147,11 +147,7 @@ pub(super) async fn send_failure(
             let wait = own.retry_after.and_then(|least| {
                 Some(time_of_room(flow.proxy, request.view(flow.ctx), false)?.max(least))
             });
-            let own = match wait {
-                Some(wait) => own.after(wait),
-                None => own,
-            };
-            send_error(flow, own).await
+            send_error(flow, own.after_known(wait)).await
         }
     }
 }

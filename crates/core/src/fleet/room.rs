@@ -35,7 +35,7 @@ impl BackendState {
     /// The time until it may be used, if its checks pass from now on. Zero if neither these nor its
     /// circuit breaker keep it out of use. Nothing says when an operator ends a drain: the next
     /// check is as good a time as any.
-    pub(crate) fn time_until_usable(&self, config: &HealthConfig, now: Timestamp) -> Duration {
+    pub fn time_until_usable(&self, config: &HealthConfig, now: Timestamp) -> Duration {
         let probe = self.breaker.time_until_probe(now);
         let is_down = self.status() != Health::Healthy;
         if probe.is_zero() && !is_down {
@@ -66,6 +66,14 @@ impl Serving {
     /// The time within which nine of ten of its requests end; `None` before the first has.
     pub(crate) fn usual_duration(&self) -> Option<Duration> {
         self.latency.durations.usual()
+    }
+
+    /// Returns the times at which requests find room there, once its checks pass. `config`: of the
+    /// checks of its backend.
+    pub fn openings(&self, config: &HealthConfig, now: Timestamp) -> Openings {
+        let mut openings = Openings::default();
+        self.add_openings(self.state.time_until_usable(config, now), None, now, &mut openings);
+        openings
     }
 
     /// Adds the times at which requests find room there, from `usable_in` on. `usual`: the duration
