@@ -288,11 +288,8 @@ impl Exchange<'_> {
                 terms.observer.response_read(monitor);
             }
             let RelayTerms { output, observer, .. } = &mut terms;
-            let written = {
-                let write = pin!(output.write(client, payload, monitor.first_token, is_last));
-                watch_write(write, *observer).await
-            };
-            match written {
+            let write = output.write(client, payload, monitor.first_token, is_last);
+            match watch_write(pin!(write), *observer).await {
                 Ok(()) => {}
                 Err(RelayEnd::ClientGone) => return left(),
                 Err(end) => return end,

@@ -165,6 +165,22 @@ fn websockets_count_as_in_flight_and_end_when_idle() {
 }
 
 #[test]
+fn refusal_of_a_named_backend_states_when_it_has_room() {
+    let one = OpenEngine::start("one");
+    let items = one.item("engine: other, max_in_flight: 1, models: [m]");
+    let routing = "routing: { passthrough: { \"/ws\": one, \"/v1/files*\": one } }\n";
+    let penstock = Penstock::start(&format!("{routing}backends:\n{items}"));
+    let mut client = open(&penstock, "/ws", "");
+    read_until(&mut client, "one:");
+    // Nothing is known of how long its requests take: ten seconds each.
+    for (file, wait) in [("a", "10"), ("b", "20")] {
+        let body = format!("{{\"file\": \"{file}\"}}");
+        let response = request(penstock.data, "POST", "/v1/files", &[], body.as_bytes());
+        assert_eq!((response.status, response.header("retry-after")), (503, Some(wait)));
+    }
+}
+
+#[test]
 fn websockets_need_a_key() {
     let keys = "auth: { keys: [{ name: a, key: 0123456789abcdef0123 }, \
                 { name: b, key: 0123456789abcdef0124, models: [m] }] }\n";
