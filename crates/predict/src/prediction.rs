@@ -89,7 +89,7 @@ impl EngineView<'_> {
 
     /// Returns the factor by which a step grows once the requests without a first token have
     /// theirs.
-    // Inlined, so that decisions, which do not read it, do not compute it.
+    // Inlined, so that weighted scores, which do not read it, do not compute it.
     #[inline(always)]
     pub(super) fn growth(&self) -> f64 {
         let (stream_count, context_tokens) = (self.stream_count + 1.0, self.context_tokens);

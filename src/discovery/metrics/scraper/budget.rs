@@ -1,5 +1,5 @@
 //! The cost of all scrapes, and the factor by which their intervals grow so that it stays within
-//! `telemetry.max_cpu` and `telemetry.max_rate`.
+//! `telemetry.max_cpu` and [`MAX_BYTES_PER_SECOND`].
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
