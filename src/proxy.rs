@@ -100,7 +100,7 @@ pub struct Proxy {
     pub(crate) rates: RateLimiter,
     /// The money that requests may spend.
     pub(crate) budgets: Arc<Budgets>,
-    /// The same over several penstocks, if `shared_state` is set.
+    /// The budgets shared by several penstocks, if `shared_state` is set.
     pub(crate) shared_budgets: Option<Arc<SharedBudgets>>,
     pub(crate) keys: ClientKeys,
     pub(crate) queues: Queues,
@@ -134,7 +134,7 @@ pub struct ProxyParts {
     pub shared: Option<Arc<SharedState>>,
     /// The money that requests may spend; the ledger writes down what was spent.
     pub budgets: Arc<Budgets>,
-    /// The same over several penstocks, if `shared_state` is set.
+    /// The budgets shared by several penstocks, if `shared_state` is set.
     pub shared_budgets: Option<Arc<SharedBudgets>>,
     /// The keys that are made at run time, if `auth.store` is set.
     pub key_store: Option<Arc<KeyStore>>,

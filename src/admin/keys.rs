@@ -125,7 +125,7 @@ fn now() -> UnixTime {
     UnixTime(unix_seconds())
 }
 
-/// Reads the description of a key, whose names the configuration must have.
+/// Reads the description of a key; the configuration must have the names in it.
 fn described(call: &Call<'_>) -> Result<Value, Refusal> {
     let described = parse(call.body)?;
     match unknown_names(&described, &call.generation.config).into_iter().next() {

@@ -107,7 +107,7 @@ impl Port {
         self.tls.is_none() && !self.http2 && !self.proxy_protocol
     }
 
-    /// Returns whether a response needs a TLS handshake first.
+    /// Returns whether its connections use TLS.
     pub(crate) fn is_encrypted(&self) -> bool {
         self.tls.is_some()
     }
@@ -196,7 +196,7 @@ async fn read_proxy_header(
 
 struct Encrypted {
     stream: Stream,
-    /// See [`AcceptedConnection::ca_revoked`].
+    /// Cancelled when a reload removes the client's CA; `None` without a client certificate.
     ca_revoked: Option<CancellationToken>,
 }
 

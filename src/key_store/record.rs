@@ -101,7 +101,7 @@ impl KeyRecord {
         Ok(MadeKey { record: Self { secret, previous, ..self }, secret: text })
     }
 
-    /// Returns whether requests may use the key: valid, expired, revoked or not yet valid.
+    /// Returns the key's state: `valid`, `expired`, `revoked` or `not_yet_valid`.
     pub fn state(&self, now: UnixTime) -> &'static str {
         let attributes = &self.attributes;
         match self.revoked_at {

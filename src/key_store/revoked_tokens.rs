@@ -97,7 +97,7 @@ impl RevokedToken {
         Self { jti, issuer, revoked_at: now, expires_at, restored_at: None }.checked()
     }
 
-    /// Returns the token if its texts are not too long.
+    /// Returns the token if each of its texts has 1 to 512 bytes.
     pub(super) fn checked(self) -> Result<Self, InvalidKey> {
         let is_fit = |text: &String| (1..=MAX_TEXT).contains(&text.len());
         if !is_fit(&self.jti) || !self.issuer.iter().all(is_fit) {

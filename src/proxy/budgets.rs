@@ -94,8 +94,8 @@ pub(crate) async fn renew(
     Box::pin(reserve(flow, request)).await
 }
 
-/// Admits a request to a backend by its name, of which nothing is read, unless the backend costs
-/// nothing: it passes until a budget of its client is spent, and is not counted.
+/// Admits a request that is sent to `backend` by its name and is not read. If the backend costs
+/// money, the request passes until a budget of its client is spent; its cost is not counted.
 ///
 /// # Errors
 /// When a budget of the client is spent, whatever it does then: a request that is not read gets no

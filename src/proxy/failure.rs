@@ -242,7 +242,7 @@ impl OwnError {
         Self::new(code, timeout_message(code))
     }
 
-    /// The response to a request that no backend can take.
+    /// The error of a request that no backend can take.
     pub(crate) fn from_route(error: &RouteError) -> Self {
         let own = Self::new(error.code(), error.to_string());
         let own = if error.is_final() { own.without_retry() } else { own };

@@ -126,8 +126,8 @@ impl Issuer {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Requests a fetch of the keys. Returns a receiver of its end if it runs or starts now; in the
-    /// time after one nothing is worth waiting for.
+    /// Requests a fetch of the keys. Returns a receiver of its end if it runs or starts now; `None`
+    /// in the pause after a fetch: waiting would not help.
     pub(super) fn request_keys(&self, now: Timestamp) -> Option<watch::Receiver<()>> {
         let done = self.done.subscribe();
         if self.is_fetching.load(Ordering::Acquire) {

@@ -16,7 +16,7 @@ const MAX_STEPS: f64 = 300.0;
 const UNIT: u8 = 128;
 
 /// The time of a step in relation to the line, for batches of one request, of two, and so on: in
-/// parts of [`UNIT`], so that all are read as one number.
+/// units of 1/128, so that all are read as one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchRatios([u8; BATCHES]);
 

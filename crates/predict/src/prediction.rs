@@ -140,8 +140,8 @@ pub struct Prediction {
     pub front_end_us: f64,
     /// The part of `front_end_us` that grows with the prompt.
     pub tokenizer_us: f64,
-    /// The part of `tokenizer_us` in which the current step goes on: the request waits for that
-    /// step by as much less.
+    /// The part of `tokenizer_us` during which the current step runs anyway: the wait for that step
+    /// is shorter by it.
     pub hidden_us: f64,
     /// The time of the tokens after the first, if the response comes in one piece.
     pub decode_us: f64,

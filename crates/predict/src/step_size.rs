@@ -13,8 +13,8 @@ const SIZES: [f64; 13] = [
     256.0, 384.0, 512.0, 768.0, 1024.0, 1536.0, 2048.0, 3072.0, 4096.0, 6144.0, 8192.0, 12288.0,
     16384.0,
 ];
-/// The error with which all sizes but the first one start: two prompts that took twice as many
-/// steps as that explains outweigh it.
+/// The error with which every size but the first one starts. The error of the first one exceeds it
+/// after two prompts that took twice as many steps as the first size explains.
 const PRIOR_ERROR: f64 = 0.75;
 /// The factor by which errors fall with each later sample.
 const FORGETTING: f64 = 0.98;

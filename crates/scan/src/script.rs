@@ -21,8 +21,9 @@ struct Script {
     /// The first byte of the characters in UTF-8, and the bits of it that they share.
     lead: u8,
     shared: u8,
-    /// The second byte of the first one, and of the last.
+    /// The second byte of the script's first character.
     from: u8,
+    /// The second byte of its last character.
     to: u8,
     /// The weight besides that of the first byte.
     further: u8,

@@ -4,7 +4,7 @@ use penstock_api::{Dialect, Operation, Work};
 
 use super::cursor::{Cursor, Parsed};
 
-/// A member that allows it.
+/// A member by which a request allows its engine to cut the prompt.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TruncationMember {
     /// `truncate` of Ollama's API, TEI's and others.

@@ -229,7 +229,7 @@ fn text_of<'a>(backend: &'a Value, key: &str) -> &'a str {
     backend.get(key).and_then(Value::as_str).unwrap_or("")
 }
 
-/// Returns whether a backend accepts requests, or the reason why not.
+/// Returns the state of a backend in words, and its tone.
 fn state(backend: &Value) -> (String, Tone) {
     let cooldown = backend.get("cooldown_remaining_s").and_then(Value::as_f64);
     match (text_of(backend, "health"), text_of(backend, "breaker"), cooldown) {

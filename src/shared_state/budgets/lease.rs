@@ -32,7 +32,7 @@ impl BudgetLease {
         }
     }
 
-    /// Drops it without a word to the server, which has reserved nothing.
+    /// Drops the lease without a report: the server has reserved nothing.
     pub(super) fn forget(mut self) {
         self.0 = None;
     }

@@ -16,9 +16,10 @@ use crate::fleet::{MAX_WAIT_S, Openings};
 /// The length of a tick in microseconds: returns are remembered by ticks.
 const TICK_US: u64 = 250_000;
 const TICKS_PER_SECOND: u64 = 1_000_000 / TICK_US;
-/// The time for which equal requests may wait for their returns, all together (their number times
-/// the age of the oldest), until a further one counts as the repetition of the oldest. Requests of
-/// a burst, and a few that follow each other, each need an opening.
+/// The number of equal requests with a return to come, times the age of the oldest in ticks, from
+/// which on a further one counts as a repetition of the oldest: after ten seconds if one is to
+/// return, after one second if ten are. Requests of a burst, and a few that follow each other, are
+/// no repetitions: each needs an opening.
 const REPEAT_TICKS: u64 = 10 * TICKS_PER_SECOND;
 /// The most returns of equal requests, however close together they come.
 const MAX_EQUAL: usize = 64;

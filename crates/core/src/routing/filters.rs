@@ -96,8 +96,8 @@ impl<'a> Filters<'a> {
         }
     }
 
-    /// Returns whether `candidate` may take the request now, else the first reason against it:
-    /// lasting reasons come before passing ones.
+    /// Returns the verdict on `candidate`: admitted, or the first reason against it. Lasting
+    /// reasons come before passing ones.
     // Runs for every backend of every decision. The filters of the table run out of line: there
     // they take no registers from the rest.
     #[inline(always)]

@@ -28,11 +28,10 @@ pub(super) struct BackendRow {
     pub(super) priority: Option<u32>,
     pub(super) health: Option<HealthName>,
     pub(super) in_flight: Option<u32>,
-    /// The requests in flight of other replicas, and the number of replicas; absent if there are
-    /// none.
+    /// The requests in flight of other replicas; absent without other replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) others_in_flight: Option<u32>,
-    /// See `others_in_flight`.
+    /// The number of other replicas; absent without them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) other_penstocks: Option<u8>,
     pub(super) max_in_flight: Option<u32>,

@@ -31,8 +31,8 @@ pub(super) fn is_tried_again(one: &Candidate, fastest: Option<&PredictedLatency>
     fastest.is_some_and(|fastest| is_laggard(one, fastest)) && may_have_recovered(one)
 }
 
-/// Returns the prediction of the candidate with the shortest response, of those that have sent at
-/// least one first token: others are only believed to be as fast.
+/// Returns the prediction of the candidate with the shortest response, of those that have sent a
+/// first token and do not stall: others are only believed to be as fast.
 pub(super) fn fastest(candidates: &[Candidate]) -> Option<PredictedLatency> {
     let known = candidates.iter().filter_map(|one| one.prediction.as_ref());
     let known = known.filter(|one| one.first_tokens >= 1.0 && one.stall <= 0.0);
