@@ -45,12 +45,12 @@ use crate::observe::usage::LiveUsage;
 use crate::proxy::{Proxy, ProxyParts};
 use crate::shared_state::SharedState;
 
-/// Effectively no limit: one year.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The grace period that Pingora gets: one year, which is as good as no end.
+const GRACE_PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The time limit for a shutdown hook to flush its queue.
-const FLUSH_LIMIT: Duration = Duration::from_secs(2);
+const MAX_FLUSH_TIME: Duration = Duration::from_secs(2);
 /// The same limit for the ledger, whose file another process may hold locked.
-const LEDGER_FLUSH_LIMIT: Duration = Duration::from_secs(5);
+const MAX_LEDGER_FLUSH_TIME: Duration = Duration::from_secs(5);
 
 /// The reason why a server cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -152,7 +152,7 @@ fn server_conf(config: &Config) -> ServerConf {
         threads: config.server.threads,
         // Pingora would sleep for this time before it exits; `Supervisor` exits when the drain is
         // done.
-        grace_period_seconds: Some(NEVER.as_secs()),
+        grace_period_seconds: Some(GRACE_PERIOD.as_secs()),
         graceful_shutdown_timeout_seconds: Some(1),
         ..ServerConf::default()
     }
@@ -343,14 +343,14 @@ fn shutdown_hooks(
 ) -> Vec<ShutdownHook> {
     let ledger = Arc::clone(ledger);
     let mut all: Vec<ShutdownHook> = vec![Box::new(move || {
-        let is_written = ledger.flush(LEDGER_FLUSH_LIMIT);
+        let is_written = ledger.flush(MAX_LEDGER_FLUSH_TIME);
         tracing::debug!(is_written, "token ledger closed");
     })];
     if let Some(log) = log.cloned() {
-        all.push(Box::new(move || log.flush(FLUSH_LIMIT)));
+        all.push(Box::new(move || log.flush(MAX_FLUSH_TIME)));
     }
     if let Some(spans) = spans.cloned() {
-        all.push(Box::new(move || spans.flush(FLUSH_LIMIT)));
+        all.push(Box::new(move || spans.flush(MAX_FLUSH_TIME)));
     }
     all
 }

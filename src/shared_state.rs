@@ -39,8 +39,9 @@ const MAX_QUEUE: usize = 8192;
 const MAX_BATCH: usize = 64;
 /// The number of timeouts in a row after which the server counts as gone.
 const MAX_TIMEOUTS: u32 = 3;
-/// The first and the longest wait between two attempts to reach the server.
+/// The first wait between two attempts to reach the server.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
+/// The longest such wait.
 const MAX_WAIT: Duration = Duration::from_secs(5);
 /// The least time between two log lines with the same state of the server. A server that accepts
 /// connections but refuses writes would otherwise change its state several times per second.

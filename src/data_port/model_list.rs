@@ -16,8 +16,9 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
 use crate::proxy::similar_model::with_similar_model;
 
-/// The default and the maximum number of models on a page of Anthropic's list.
-const PAGE: usize = 20;
+/// The number of models on a page of Anthropic's list, unless the client requests another.
+const DEFAULT_PAGE: usize = 20;
+/// The most models on a page.
 const MAX_PAGE: usize = 1000;
 
 /// The models and aliases that the client may use, sorted by name. `created`: seconds since 1970.
@@ -148,7 +149,7 @@ impl Page {
 
     /// Returns the range of `names` on the page, and whether there are more in its direction.
     fn of(&self, names: &[&str]) -> Result<(Range<usize>, bool), OwnError> {
-        let limit = self.limit.unwrap_or(PAGE);
+        let limit = self.limit.unwrap_or(DEFAULT_PAGE);
         let find = |id: &str, param| {
             let message = || format!("'{param}' names no model of this list");
             names.iter().position(|name| *name == id).ok_or_else(|| bad_query(message(), param))

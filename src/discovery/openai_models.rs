@@ -17,8 +17,9 @@ use crate::upstream::query_model::percent_encode;
 /// The path of the list.
 pub(super) const PATH: &str = "/v1/models";
 
-/// The largest number of pages that are read, and the time after which no further one is.
+/// The largest number of pages that are read.
 const MAX_PAGES: usize = 32;
+/// The time after which no further page is read.
 const MAX_TIME: Duration = Duration::from_secs(5);
 
 /// The entries of a list, of all its pages.

@@ -20,9 +20,9 @@ use crate::wire::content_decoder::ContentDecoder;
 const MAX_STEP: usize = 64 * 1024;
 /// The minimum output buffer of a step.
 const MIN_ROOM: usize = 1024;
-/// Bodies up to this size may expand by any ratio: they cost little, and a text made for a test may
-/// consist of one word.
-const ANY_RATIO: usize = 1 << 20;
+/// The size up to which bodies may expand by any ratio: they cost little, and a text made for a
+/// test may consist of one word.
+const MAX_BYTES_AT_ANY_RATIO: usize = 1 << 20;
 
 penstock_api::named! {
     /// The result of decoding a body.
@@ -189,7 +189,7 @@ fn check_size(decoded: usize, encoded: usize, limits: &LimitsConfig) -> Result<(
     }
     let ratio = limits.max_body_ratio;
     let most = encoded.saturating_mul(usize::try_from(ratio).unwrap_or(usize::MAX));
-    if decoded > most.max(ANY_RATIO) {
+    if decoded > most.max(MAX_BYTES_AT_ANY_RATIO) {
         return Err(BodyError::Expands { ratio });
     }
     Ok(())
@@ -242,8 +242,8 @@ mod tests {
     async fn ratio_counts_beyond_the_first_mebibyte() {
         let limits = LimitsConfig { max_body_ratio: 10, ..LimitsConfig::default() };
         let budget = Arc::default();
-        assert!(decode_by(&vec![0; ANY_RATIO], &limits, &budget).await.is_ok());
-        let more = decode_by(&vec![0; ANY_RATIO + 1], &limits, &budget).await;
+        assert!(decode_by(&vec![0; MAX_BYTES_AT_ANY_RATIO], &limits, &budget).await.is_ok());
+        let more = decode_by(&vec![0; MAX_BYTES_AT_ANY_RATIO + 1], &limits, &budget).await;
         assert!(matches!(more, Err(BodyError::Expands { ratio: 10 })));
         assert_eq!(budget.held(), 0);
     }

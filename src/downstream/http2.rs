@@ -43,7 +43,7 @@ use frame_deadline::{FrameDeadline, FrameTimeouts, WatchedStream};
 use session::Http2Session;
 
 /// The number of malformed requests after which a connection is closed.
-const MALFORMED_LIMIT: u32 = 32;
+const MAX_MALFORMED: u32 = 32;
 /// The largest list of header fields of one request, decoded.
 const MAX_HEADER_LIST: ByteSize = ByteSize::kib(64);
 /// The largest frame: the minimum of RFC 9113 §4.2, which bounds the memory of one frame.
@@ -338,7 +338,7 @@ impl AbuseLimit {
             self.window_start = now;
             self.resets_before_window = resets;
         }
-        self.malformed >= MALFORMED_LIMIT || resets - self.resets_before_window > self.max_resets
+        self.malformed >= MAX_MALFORMED || resets - self.resets_before_window > self.max_resets
     }
 }
 

@@ -21,10 +21,11 @@ use super::counted::Counted;
 pub(crate) const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 const REFUSAL_READS: usize = 64;
 
-/// The bytes to read and drop after an early response, so that the client can read it.
-const DRAIN_BYTES: usize = 64 << 20;
+/// The most bytes that are read and dropped after an early response, so that the client can read
+/// it.
+const MAX_DRAIN_BYTES: usize = 64 << 20;
 /// The same limit after a refused head. It is lower: such a client is probably hostile.
-const REFUSED_DRAIN_BYTES: usize = 1 << 20;
+const MAX_REFUSED_DRAIN_BYTES: usize = 1 << 20;
 /// The pause between two reads of such a client. Without it a few senders of large heads always
 /// have bytes to read, and each of them takes as many turns of the runtime as a good client.
 const REFUSED_DRAIN_PAUSE: Duration = Duration::from_millis(10);
@@ -118,7 +119,7 @@ pub(crate) async fn drain(client: &Client, refused_drains: &Arc<AtomicUsize>) {
     if counted.as_ref().is_some_and(|counted| counted.count() > MAX_REFUSED_DRAINS) {
         return;
     }
-    let limit = if is_refused { REFUSED_DRAIN_BYTES } else { DRAIN_BYTES };
+    let limit = if is_refused { MAX_REFUSED_DRAIN_BYTES } else { MAX_DRAIN_BYTES };
     let mut scrap = BytesMut::with_capacity(DRAIN_READ);
     let drained = async {
         // The response is complete: a client that reads to its end must not wait for the drain.

@@ -24,9 +24,10 @@ use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, Reserved, ScannedRequest};
 use crate::upstream::failure::Failure;
 
-/// The interval at which a waiting request looks for a better backend, and the least remaining wait
-/// that is worth a move.
+/// The interval at which a waiting request looks for a better backend.
 const INTERVAL: Duration = Duration::from_millis(250);
+/// The least remaining wait that is worth a move.
+const MIN_REMAINING: Duration = Duration::from_millis(250);
 
 /// A request that may be moved.
 pub(super) struct Movable {
@@ -67,7 +68,7 @@ impl Movable {
         let elapsed = to_micros(now().since(attempt.started));
         let remaining_us = rest_of_wait(&self.predicted, elapsed as f64);
         // While requests wait for a backend with room, those that have one stay there.
-        if remaining_us < INTERVAL.as_secs_f64() * 1e6 || flow.proxy.has_waiting() {
+        if remaining_us < MIN_REMAINING.as_secs_f64() * 1e6 || flow.proxy.has_waiting() {
             return None;
         }
         reserve_better(flow, request, attempt.decision, remaining_us)

@@ -12,9 +12,9 @@ use crate::proxy::flow::RequestContext;
 const MAX_LENGTH: usize = 128;
 /// The minimum length of a name compared by letters: in shorter names any letter is a near one.
 const MIN_LENGTH: usize = 4;
-/// The maximum number of names that are looked at, and of those that are compared letter by letter,
-/// or with what the key may use.
+/// The most names that are looked at.
 const MAX_SEEN: usize = 20_000;
+/// The most names that are compared letter by letter, or with the models that the key may use.
 const MAX_COMPARED: usize = 512;
 /// The maximum difference in length of similar names: `nearest` allows three edits.
 const MAX_EDITS: usize = 3;

@@ -35,8 +35,8 @@ pub struct Decoded {
 }
 
 // The limit of a body counts its payload: extensions and trailers need limits here.
-const EXTENSION_LIMIT: u32 = 1024;
-const TRAILER_LIMIT: u32 = 8192;
+const MAX_EXTENSION: u32 = 1024;
+const MAX_TRAILERS: u32 = 8192;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -114,7 +114,7 @@ impl ChunkDecoder {
             (State::Padding { .. }, _) => Err(ChunkError::Size),
             (State::Extension { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
             (State::Extension { size, length }, b'\t' | b' '..=b'~' | 0x80..)
-                if length < EXTENSION_LIMIT =>
+                if length < MAX_EXTENSION =>
             {
                 Ok(State::Extension { size, length: length + 1 })
             }
@@ -129,13 +129,13 @@ impl ChunkDecoder {
             // Without the empty line the next request would be read as trailers: a name is a token,
             // and no request line has one before a colon.
             (State::TrailerStart { length } | State::TrailerName { length }, _)
-                if is_token(byte) && length < TRAILER_LIMIT =>
+                if is_token(byte) && length < MAX_TRAILERS =>
             {
                 Ok(State::TrailerName { length: length + 1 })
             }
             (State::TrailerName { length }, b':') => Ok(State::TrailerValue { length }),
             (State::TrailerValue { length }, b'\t' | b' '..=b'~' | 0x80..)
-                if length < TRAILER_LIMIT =>
+                if length < MAX_TRAILERS =>
             {
                 Ok(State::TrailerValue { length: length + 1 })
             }

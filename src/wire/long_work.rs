@@ -5,7 +5,7 @@ use tokio::task::block_in_place;
 
 /// The number of bytes above which work leaves the event loop: a conversion takes some 10 ms for a
 /// MiB.
-const LONG: usize = 256 * 1024;
+const MAX_BYTES_IN_LOOP: usize = 256 * 1024;
 
 /// Does work on `bytes` bytes. During long work, another thread serves the other requests of this
 /// one.
@@ -14,5 +14,5 @@ pub(crate) fn beside_the_loop<R>(bytes: usize, work: impl FnOnce() -> R) -> R {
     let can_move = || {
         Handle::try_current().is_ok_and(|own| own.runtime_flavor() == RuntimeFlavor::MultiThread)
     };
-    if bytes > LONG && can_move() { block_in_place(work) } else { work() }
+    if bytes > MAX_BYTES_IN_LOOP && can_move() { block_in_place(work) } else { work() }
 }

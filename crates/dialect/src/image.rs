@@ -11,8 +11,9 @@ use super::json::Text;
 /// The number of base64 characters that contain the bytes for detection of the media type.
 const START: usize = 16;
 
-/// The start of a data URL, and the end of its head; both in any case.
+/// The start of a data URL, in any case.
 const SCHEME: &str = "data:";
+/// The end of its head, in any case.
 const ENCODING: &str = ";base64";
 
 /// Returns an image that the request carries as bare base64.

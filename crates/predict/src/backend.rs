@@ -22,8 +22,9 @@ use super::ticket::Allowances;
 use super::tokenizer::TokenizerLearner;
 use super::wait_curve::WaitCurve;
 
-/// The numbers of gaps and of first tokens below which predictions are not trusted.
+/// The number of gaps below which predictions are not trusted.
 const MIN_GAPS: f64 = 50.0;
+/// The number of first tokens below which predictions are not trusted.
 const MIN_FIRST_TOKENS: f64 = 15.0;
 /// The number of first tokens after a change of the engine that show whether predictions are right
 /// again.
@@ -47,12 +48,11 @@ const OVERRUN_FACTOR: f64 = 1.5;
 const MAX_FIRST_STEPS: f64 = 4.0;
 /// The fraction of the room for streams above which the wait curve is computed with each refresh.
 const NEARLY_FULL_SHARE: f64 = 0.5;
-/// The fraction from which on it is computed as streams start and end, and the least time between
-/// two such curves, in microseconds. In a full batch of 16 a stream ends every few steps, so that a
-/// curve that is a second old is off by as much as it predicts.
+/// The fraction above which it is also computed as streams start and end: in a full batch of 16 one
+/// ends every few steps, so that a curve that is a second old is off by as much as it predicts.
 const FULL_SHARE: f64 = 0.9;
+/// The least time between two such curves, in microseconds.
 const CURVE_US: f64 = 100e3;
-
 /// The share of its KV cache that all contexts and prompts there take from which some of them wait
 /// for the cache.
 const FULL_CACHE_SHARE: f64 = 0.9;

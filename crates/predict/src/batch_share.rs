@@ -2,16 +2,16 @@
 
 /// The share of an objective up to which a batch is filled at first.
 const INITIAL_SHARE: f64 = 0.9;
-/// The amounts by which it rises with each stream that meets its objective, and falls with each
-/// that misses it: in balance 2 % miss it.
+/// The amount by which the share rises with each stream that meets its objective.
 const STEP_UP: f64 = 0.000_2;
+/// The amount by which it falls with each stream that misses its objective: in balance 2 % do.
 const STEP_DOWN: f64 = 0.01;
 /// The bounds of the share.
 const MIN_SHARE: f64 = 0.75;
 const MAX_SHARE: f64 = 1.1;
 /// The range of predictions, as a share of the objective, of the streams that count: other
 /// predictions say nothing of the limit.
-const NEAR: std::ops::RangeInclusive<f64> = 0.75..=1.3;
+const COUNTED_PREDICTIONS: std::ops::RangeInclusive<f64> = 0.75..=1.3;
 /// The number of tokens below which the time per token is noise.
 const MIN_TOKENS: f64 = 8.0;
 
@@ -38,7 +38,7 @@ impl BatchShareLearner {
         actual_us: f64,
         tokens: f64,
     ) {
-        if tokens < MIN_TOKENS || !NEAR.contains(&(predicted_us / objective_us)) {
+        if tokens < MIN_TOKENS || !COUNTED_PREDICTIONS.contains(&(predicted_us / objective_us)) {
             return;
         }
         let change = if actual_us > objective_us { -STEP_DOWN } else { STEP_UP };

@@ -88,8 +88,9 @@ pub(crate) struct StepLearner {
     batch_ratios: BatchRatioLearner,
 }
 
-/// The units of requests and tokens in the regression, so that its weights are of one size.
+/// The unit of requests in the regression, so that its weights are of one size.
 const DECODES_UNIT: f64 = 100.0;
+/// The unit of tokens.
 const CONTEXT_UNIT: f64 = 1e5;
 /// The factor by which the weight of a sample falls with each later step.
 const FORGETTING: f64 = 0.9995;
@@ -98,10 +99,12 @@ const FORGETTING: f64 = 0.9995;
 const FORGETTING_FAST: f64 = 0.98;
 const RELEARNING_STEPS: f64 = 200.0;
 const MIN_ALARM: f64 = 0.1;
-/// The alarm in mean deviations, and its upper bound: the steps of some engines, as of llama.cpp on
-/// a CPU with one to four streams, lie on no line.
+/// The alarm in slow mean deviations: the steps of some engines, as of llama.cpp on a CPU with one
+/// to four streams, lie on no line.
 const ALARM_DEVIATIONS: f64 = 2.5;
+/// The rate per step at which the slow mean deviation follows.
 const SLOW_DEVIATION_RATE: f64 = 0.003;
+/// The largest alarm.
 const MAX_ALARM: f64 = 0.3;
 /// The largest trace of the covariance: it must not wind up while samples hardly vary.
 const MAX_VARIANCE: f64 = 1e4;

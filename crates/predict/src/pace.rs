@@ -40,12 +40,13 @@ impl PaceLearner {
     }
 }
 
-/// The percentile of the logarithm of truth / prediction of the time per token, and the rate at
-/// which it follows.
+/// The percentile of the logarithm of truth / prediction of the time per token.
 const PERCENTILE: f64 = 0.9;
+/// The rate at which its value follows.
 const RATE: f64 = 0.02;
-/// The percentile before any stream was seen, 20 % above the mean, and the largest.
+/// The value before any stream was seen: 20 % above the mean.
 const PRIOR_SPREAD: f64 = 0.18;
+/// The largest value.
 const MAX_SPREAD: f64 = 2.0;
 /// The number of tokens below which the time per token of a stream is noise.
 const MIN_TOKENS: f64 = 8.0;

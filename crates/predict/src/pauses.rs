@@ -12,13 +12,13 @@ const MAX_PAUSE_US: f64 = 200e3;
 const DECAY_US: f64 = 5e6;
 /// The prior: the observed time that counts as if it had no pause, 0.2 s.
 const PRIOR_US: f64 = 0.2e6;
-/// Requests of others are there if the engine has more than this factor of the known ones, and this
-/// many.
+/// The factor of the known requests that an engine must exceed to have requests of others.
 const KNOWN_FACTOR: f64 = 1.1;
+/// The number of requests by which it must exceed that product.
 const KNOWN_MARGIN: f64 = 0.5;
-/// The rate at which the share of such reports follows, and the largest share beside which pauses
-/// are learned.
+/// The rate at which the share of reports with requests of others follows.
 const REPORT_RATE: f64 = 0.1;
+/// The largest such share beside which pauses are learned.
 const MAX_OTHERS_SHARE: f64 = 0.2;
 /// The least factor by which pauses are looked for beside prompts.
 const MIN_FACTOR: f64 = 1.2;

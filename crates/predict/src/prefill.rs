@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::coefficients::{Vec3, dot};
 
-/// The units of tokens and pairs in the regression.
+/// The unit of tokens in the regression.
 const TOKENS_UNIT: f64 = 512.0;
+/// The unit of pairs.
 const PAIRS_UNIT: f64 = 1e6;
 /// The factor by which the weight of a sample falls with each later sample.
 const FORGETTING: f64 = 0.985;
@@ -25,9 +26,9 @@ const PRIOR_PAIR_TOKENS: f64 = 2000.0;
 const MAX_PAIR_TOKENS: f64 = 500.0;
 /// The largest variance that a sample adds.
 const MAX_VARIANCE: f64 = 1e7;
-/// The factor by which a sample may be off, and the number of first samples that may be off by
-/// more.
+/// The factor by which a sample may be off.
 const OUTLIER_FACTOR: f64 = 3.0;
+/// The number of first samples that may be off by more.
 const FIRST_SAMPLES: f64 = 10.0;
 /// The factor by which one of the first samples must exceed its prediction to show that the prior
 /// is wrong. The standard deviation of the cost is then at least this share of the cost that the

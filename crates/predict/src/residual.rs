@@ -45,11 +45,13 @@ impl Factors {
     }
 }
 
-/// The rates at which the mean, the mean of waits for a slot, and the percentile follow.
+/// The rate at which the mean follows.
 const RATE: f64 = 0.05;
+/// The rate at which the mean of waits for a slot follows.
 const SLOT_RATE: f64 = 0.02;
+/// The rate at which the percentile follows.
 const PERCENTILE_RATE: f64 = 0.02;
-/// The rate at which the usual values follow both.
+/// The rate at which the usual values follow mean and percentile.
 const SLOW_RATE: f64 = 0.01;
 /// The rate at which the mean error follows: about the last fifty.
 const ERROR_RATE: f64 = 0.02;

@@ -37,13 +37,14 @@ pub(super) fn block_at(bytes: &[u8], at: usize) -> Option<&[u8; BLOCK]> {
     bytes.get(at..)?.first_chunk()
 }
 
-/// Flipping this bit swaps the quote with the space. The quote and the control characters then lie
-/// below [`AFTER_STOPS`], and no other byte does.
+/// The bit whose flipping swaps the quote with the space.
 const SWAP: u8 = 0x02;
+/// The first byte after the quote and the control characters, once that bit is flipped: no other
+/// byte lies below it.
 const AFTER_STOPS: u8 = 0x21;
-/// Flipping these bits moves the non-ASCII bytes to 0..=0x7f and below [`AFTER_ODD`], together with
-/// the backslash, which becomes 0x80.
+/// The bits whose flipping moves the non-ASCII bytes to 0..=0x7f, and the backslash to 0x80.
 const TURN: u8 = 0x80 | b'\\';
+/// The first byte after these, once those bits are flipped.
 const AFTER_ODD: u8 = 0x81;
 
 /// Returns whether a block is ASCII and contains no byte that ends or escapes a string.

@@ -10,10 +10,10 @@ use super::marker::{Marker, Marking, STRETCH, widest_marking};
 
 /// The length from which a text is measured; shorter ones have the density of words.
 pub(super) const MIN_MEASURED: usize = 256;
-/// The bytes of a text for each stretch, and for each one after [`MANY_STRETCHES`]: of a
-/// long text a smaller part says as much.
+/// The bytes of a text for each stretch, up to [`MANY_STRETCHES`].
 const BYTES_PER_STRETCH: usize = 1 << 10;
 const MANY_STRETCHES: usize = 8;
+/// The bytes of a text for each further stretch: of a long text a smaller part says as much.
 const BYTES_PER_FURTHER_STRETCH: usize = 8 << 10;
 /// The bytes before a stretch that runs may start in.
 const BEFORE: usize = 2;
@@ -36,16 +36,18 @@ const UNIT: i64 = 16;
 const WORD: i64 = -20;
 /// A digit next to a letter, as in identifiers and hexadecimal.
 const MIX: i64 = 32;
-/// A capital after a small letter, and one after another: names of code, and base64.
+/// A capital after a small letter, as in names of code and base64.
 const HUMP: i64 = 64;
+/// A capital after another.
 const CAPITAL: i64 = 12;
 /// Some vocabularies have a token for three digits, others for one.
 const DIGIT: i64 = 8;
 const NUMBER: i64 = 32;
 /// The first digit after a space: no vocabulary joins the two.
 const SPACED_NUMBER: i64 = 72;
-/// A repeated space or mark, and a repeated line break or other escape.
+/// A repeated space or mark.
 const REPEAT: i64 = -15;
+/// A repeated line break or other escape.
 const ESCAPE_REPEAT: i64 = -12;
 /// Punctuation after something else.
 const MARK: i64 = 28;

@@ -19,10 +19,11 @@ use super::unescape::ShortString;
 const SHORT_BLOCKS: usize = 12;
 /// Long strings are read twice, in windows that fit the first-level cache.
 const WINDOW: usize = 8 << 10;
-/// The windows of a long string that are skipped at once if they are dense: the first size, and the
-/// largest one after it has doubled with each dense window.
+/// The first window of a long string that is skipped at once if it is dense; its size doubles with
+/// each dense one.
 const FIRST_DENSE_WINDOW: usize = 1 << 10;
-const LAST_DENSE_WINDOW: usize = 32 << 10;
+/// The largest such window.
+const MAX_DENSE_WINDOW: usize = 32 << 10;
 
 /// The bit of a string's excess that shows that it has escapes, whatever they amount to.
 const ESCAPED: usize = 1 << (usize::BITS - 1);
@@ -137,7 +138,7 @@ impl<'a> Cursor<'a> {
             && is_dense(window)
         {
             self.at += len;
-            len = LAST_DENSE_WINDOW.min(2 * len);
+            len = MAX_DENSE_WINDOW.min(2 * len);
         }
         loop {
             match self.find_stop(&mut high)? {

@@ -22,7 +22,7 @@ const DELAY: f64 = 8.0;
 /// streams leave for cached prompts, the more of them a new prompt evicts, and these have to be
 /// computed again. Found in simulation: without it, 8 points fewer requests are in time where
 /// streams fill the caches; with 1, one point fewer on unequal engines.
-const FULL: i32 = 4;
+const USED_KV_POWER: i32 = 4;
 /// The least free share of the KV caches that counts.
 const MIN_FREE: f64 = 0.02;
 /// The cost of missing the objective for the first token. The unit is the duration of a response
@@ -39,7 +39,7 @@ const MISS_TPOT: f64 = 6.0;
 const MIN_LATE_COST: f64 = 0.05;
 /// If every backend has at least this chance of missing the time per token, misses count for
 /// nothing: avoiding them would only move them to other requests.
-const LOST: f64 = 0.5;
+const HOPELESS_CHANCE: f64 = 0.5;
 /// The weight of the wait for a slot, in addition to its part in the time to the first token: in a
 /// full batch, later requests wait longer as well.
 const SLOT: f64 = 5.0;
@@ -77,7 +77,7 @@ impl RequestCosts {
     /// The costs of a request with these objectives.
     pub fn of(objectives: &Objectives, candidates: &[Candidate]) -> Self {
         let used_kv = used_kv(candidates);
-        let (mut sums, mut least) = ([0.0; 5], LOST);
+        let (mut sums, mut least) = ([0.0; 5], HOPELESS_CHANCE);
         for one in candidates.iter().filter_map(|one| one.prediction) {
             least = least.min(own_chance(&one, objectives));
             let own = [1.0, one.work, one.uncached, one.slowdown, one.tpot].map(f64::from);
@@ -90,8 +90,8 @@ impl RequestCosts {
             token: ratio(work, uncached),
             slowdown: ratio(slowdown, count),
             tpot: ratio(tpot, count),
-            delay: DELAY * (1.0 + used_kv.powi(FULL) / (1.0 - used_kv)),
-            hope: 1.0 - least / LOST,
+            delay: DELAY * (1.0 + used_kv.powi(USED_KV_POWER) / (1.0 - used_kv)),
+            hope: 1.0 - least / HOPELESS_CHANCE,
         }
     }
 

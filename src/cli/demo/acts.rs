@@ -20,8 +20,9 @@ const KILLED: &str = "text";
 const SESSION: &str = "x-session-id";
 /// The number of turns of the agent.
 const TURNS: usize = 6;
-/// The number of requests while an engine is killed, and before.
+/// The number of requests during which an engine is killed.
 const REQUESTS: usize = 24;
+/// The number of them before that.
 const BEFORE: usize = 8;
 /// The number of clients that send requests at the same time.
 const CLIENTS: usize = 4;

@@ -6,12 +6,15 @@ use std::time::Duration;
 
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
-/// Switches to the alternate screen and hides the cursor; the next constant undoes it.
+/// Switches to the alternate screen and hides the cursor.
 const ENTER: &str = "\u{1b}[?1049h\u{1b}[?25l";
+/// Undoes what [`ENTER`] does.
 const LEAVE: &str = "\u{1b}[?25h\u{1b}[?1049l";
-/// Moves to the first cell. Each line clears its remainder, and the last one clears the rows below.
+/// Moves to the first cell.
 const HOME: &str = "\u{1b}[H";
+/// Clears the rest of a line, and ends it.
 const CLEAR_LINE: &str = "\u{1b}[K\r\n";
+/// Clears the rows below.
 const CLEAR_BELOW: &str = "\u{1b}[J";
 /// Keys that quit: q, Q, Ctrl-C, Ctrl-D.
 const QUIT: [u8; 4] = [b'q', b'Q', 3, 4];

@@ -3,8 +3,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// The largest numbers of name servers and suffixes that are used, as in the C library.
+/// The most name servers that are used, as in the C library.
 const MAX_SERVERS: usize = 3;
+/// The most suffixes that are used, as in the C library.
 const MAX_SUFFIXES: usize = 6;
 const PORT: u16 = 53;
 

@@ -14,10 +14,12 @@ use super::time::to_rfc3339;
 
 /// The longest line, including its line break.
 pub(super) const MAX_LINE: usize = 6272;
-/// The maximum bytes of single texts, including escapes. Together with keys and numbers they stay
+/// The maximum bytes of a path, including escapes. Together with keys and numbers, all texts stay
 /// below [`MAX_LINE`].
 const MAX_LONG: usize = 768;
+/// The maximum bytes of the name of a model or a backend, including escapes.
 const MAX_MIDDLE: usize = 384;
+/// The maximum bytes of any other text, including escapes.
 const MAX_SHORT: usize = 160;
 /// The part of a hash that is logged: 12 digits.
 // A collision among a million prompts has odds of 1 in 500, and lines stay short.

@@ -9,8 +9,9 @@ use penstock_core::fleet::Outcome;
 use penstock_core::routing::{AttemptEnded, RequestOutcome};
 use serde_json::{Value, json};
 
-/// The OTLP span kinds SERVER and CLIENT.
+/// The OTLP span kind SERVER.
 const SERVER: u8 = 2;
+/// The OTLP span kind CLIENT.
 const CLIENT: u8 = 3;
 /// The OTLP status code ERROR.
 const FAILED: u8 = 2;

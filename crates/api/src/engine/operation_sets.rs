@@ -19,9 +19,10 @@ const OLLAMA_ONLY: Operations = Operations::of(&[
     Operation::OllamaEmbed,
     Operation::OllamaEmbeddings,
 ]);
-/// The operations of vLLM and SGLang beyond those of OpenAI.
+/// The operations of pooling models, in vLLM and SGLang.
 const POOLING: Operations =
     Operations::of(&[Operation::Score, Operation::Classify, Operation::Pooling]);
+/// The operations of tokenizers, in vLLM and SGLang.
 const TOKENIZERS: Operations = Operations::of(&[Operation::Tokenize, Operation::Detokenize]);
 pub(super) const IMAGES: Operations = Operations::of(&[
     Operation::ImageGenerations,

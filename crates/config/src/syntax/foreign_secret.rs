@@ -9,8 +9,9 @@ use super::warnings::Warning;
 /// Beginnings of a variable in the configuration of other programs, and in their languages.
 const VARIABLES: &[&str] = &["os.environ", "os.getenv", "process.env.", "$env:", "env:", "env."];
 
-/// The beginning and the end of a template or a command.
+/// The beginning and the end of a template.
 const BRACKETS: &[(&str, &str)] = &[("{{", "}}"), ("{%", "%}"), ("<%", "%>")];
+/// The beginning and the end of a command.
 const COMMANDS: &[(&str, &str)] = &[("$(", ")"), ("`", "`")];
 
 /// Warns of a secret in the configuration that looks like something else.

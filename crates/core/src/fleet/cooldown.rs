@@ -268,8 +268,9 @@ impl Cooldowns {
     }
 }
 
-/// The first pause, and the longest.
+/// The first pause.
 const PAUSE: Duration = Duration::from_secs(60);
+/// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 
 /// The duration of a pause after `doublings` doublings, at most [`MAX_PAUSE`].

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use penstock_api::units::to_micros;
 
-/// The weight of a sample in the mean, and in the mean deviation: those of TCP's timeout (RFC
-/// 6298).
+/// The weight of a sample in the mean: that of TCP's timeout (RFC 6298).
 const MEAN_WEIGHT: f64 = 0.125;
+/// The weight of a sample in the mean deviation: also TCP's.
 const DEVIATION_WEIGHT: f64 = 0.25;
 /// The deviation that the first sample suggests, as a share of it.
 const FIRST_DEVIATION: f64 = 0.125;

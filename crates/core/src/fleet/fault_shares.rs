@@ -34,8 +34,9 @@ use super::circuit_breaker::pause;
 
 /// The weight of faults in a row below which a run is no evidence: three faults.
 const MIN_RUN: u32 = 3 * FAULT;
-/// The weights of a fault and of a refusal in a run.
+/// The weight of a fault in a run.
 const FAULT: u32 = 2;
+/// The weight of a refusal in a run.
 const REFUSAL: u32 = 1;
 /// The evidence that pauses a backend among the first third of a model's: one false alarm in 7000.
 // The evidence is a natural logarithm: exp(8.9) is about 7,300.

@@ -16,7 +16,7 @@ const BUCKETS: usize = 128;
 /// The time for which capacity is kept for an owner after its last request.
 const RECENT: Duration = Duration::from_secs(60);
 /// The multiple of the others' mean from which an owner is far above its share.
-const FAR: u64 = 2;
+const FAR_MULTIPLE: u64 = 2;
 /// The largest value that counts as a limit.
 const MAX_LIMIT: u32 = 1 << 24;
 
@@ -91,9 +91,9 @@ impl OwnerShares {
         held_by_owner * weights > held * own_weight && beyond as f64 <= reserve * held as f64
     }
 
-    /// Returns whether an owner holds more than [`FAR`] times the mean of the others of the last
-    /// minute, by weight. The mean counts as at least one request, and a single owner is not far
-    /// above its share.
+    /// Returns whether an owner holds more than [`FAR_MULTIPLE`] times the mean of the others of
+    /// the last minute, by weight. The mean counts as at least one request, and a single owner is
+    /// not far above its share.
     pub fn is_far_above_share(&self, owner: Owner, now: Timestamp) -> bool {
         let Some(own) = self.bucket(owner.id) else { return false };
         let (mut held, mut weights) = (0, 0);
@@ -105,7 +105,8 @@ impl OwnerShares {
         }
         let held_by_owner = u64::from(own.in_flight.load(Ordering::Relaxed));
         weights > 0
-            && held_by_owner * weights > FAR * held.max(weights) * u64::from(owner.weight.max(1))
+            && held_by_owner * weights
+                > FAR_MULTIPLE * held.max(weights) * u64::from(owner.weight.max(1))
     }
 
     /// Counts a request of `owner` for as long as the result lives. From then on others keep

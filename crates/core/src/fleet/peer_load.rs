@@ -17,9 +17,9 @@ use super::{Backend, Fleet, Topology};
 
 /// The interval at which replicas report to each other.
 pub const SHARE_INTERVAL: Duration = Duration::from_millis(200);
-/// The most backends of a report, those with the most in flight, and the most models of all of
-/// them.
+/// The most backends of a report: those with the most in flight.
 const MAX_BACKENDS: usize = 1024;
+/// The most models of a report, on all its backends.
 const MAX_MODELS: usize = 4096;
 /// The upper bounds of the numbers in a report: no engine has more requests, tokens, or
 /// microseconds of work.

@@ -142,7 +142,7 @@ impl Figures {
 /// The number of buckets of a histogram. Bounds grow by a factor of 2^(1/4) from 100 µs to 100 s.
 const BUCKETS: usize = 80;
 /// The upper bound of the first bucket, in seconds.
-const FIRST: f64 = 1e-4;
+const FIRST_BOUND_S: f64 = 1e-4;
 
 #[derive(Debug)]
 struct Histogram {
@@ -177,13 +177,13 @@ impl Histogram {
             sum >= wanted
         });
         let bucket = found.unwrap_or(BUCKETS - 1) as f64;
-        Duration::from_secs_f64(FIRST * ((bucket - 0.5) / 4.0).exp2())
+        Duration::from_secs_f64(FIRST_BOUND_S * ((bucket - 0.5) / 4.0).exp2())
     }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded before")]
 fn bucket(time: Duration) -> usize {
-    let place = ((time.as_secs_f64() / FIRST).max(1.0).log2() * 4.0).ceil();
+    let place = ((time.as_secs_f64() / FIRST_BOUND_S).max(1.0).log2() * 4.0).ceil();
     place.clamp(0.0, (BUCKETS - 1) as f64) as usize
 }
 

@@ -10,9 +10,11 @@ use crate::fleet::BackendId;
 
 /// The header that names a session, unless another field is configured.
 const SESSION_HEADER: &str = "x-session-id";
-/// The headers in which Claude Code names a session, an agent in it, and the parent of that agent.
+/// The header in which Claude Code names a session.
 const CLAUDE_SESSION: &str = "x-claude-code-session-id";
+/// The header in which it names an agent of the session.
 const CLAUDE_AGENT: &str = "x-claude-code-agent-id";
+/// The header in which it names the parent of that agent.
 const CLAUDE_PARENT: &str = "x-claude-code-parent-agent-id";
 /// The header in which other agents name their parent session.
 const PARENT_HEADER: &str = "x-parent-session-id";

@@ -15,8 +15,9 @@ pub(super) enum NamedModel {
     Unknown,
 }
 
-/// The most names of a message that are looked for in the request, and the longest of them.
+/// The most names of a message that are looked for in the request.
 const MAX_NAMES: usize = 12;
+/// The longest of these names, in bytes.
 const MAX_LENGTH: usize = 256;
 /// The marks around a name.
 const QUOTES: &[char] = &['`', '\'', '"', '“', '”', '‘', '’'];

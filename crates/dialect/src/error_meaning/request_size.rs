@@ -15,8 +15,9 @@ const TOKENS: &[&str] = &["token", "tpm", "too large"];
 /// The words before a time after which a retry makes sense.
 const BEFORE_TIMES: &[&str] =
     &["try again in ", "retry in ", "again after ", "retry after ", "retry-after: ", "wait "];
-/// The words around the limit and around what the request needs. A number stands for itself.
+/// The words before the limit.
 const LIMIT: &[&str] = &["limit ", "limit: ", "limit = ", "limit of ", "limit is "];
+/// The words before the number of tokens that the request needs.
 const REQUESTED: &[&str] = &[
     "requested ",
     "requested: ",

@@ -22,10 +22,10 @@ static DELTA_ITEMS: LazyLock<[Finder<'static>; 3]> =
 /// its quote.
 pub(super) const LIMITS: [&[u8]; 3] = [b"length\"", b"max_tokens\"", b"stop_sequence\""];
 
-/// The starts of the types of events in streams of transcripts, speech and pictures, and the types
-/// that end these streams.
+/// The starts of the types of events in streams of transcripts, speech and pictures.
 const MEDIA: [&[u8]; 4] =
     [b"transcript.text.", b"speech.audio.", b"image_generation.", b"image_edit."];
+/// The types that end these streams.
 const MEDIA_ENDS: [&[u8]; 4] = [
     b"transcript.text.done",
     b"speech.audio.done",

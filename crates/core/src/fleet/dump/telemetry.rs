@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize, Serializer};
 use super::{FleetError, duration_of};
 use crate::fleet::{Adapters, BackendState, EngineDetails, EngineSample, Standing};
 
-/// An interval longer than any use of a dump.
-const NEVER: Duration = Duration::from_secs(1 << 32);
+/// A scrape interval longer than any use of a dump.
+const ENDLESS_INTERVAL: Duration = Duration::from_secs(1 << 32);
 /// The age of a stale sample if the dump has none.
-const STALE: Duration = Duration::from_secs(1);
+const STALE_AGE: Duration = Duration::from_secs(1);
 /// The least age at which telemetry counts as failing.
 const MIN_FAILING_AGE: Duration = Duration::from_millis(2_001);
 
@@ -69,7 +69,7 @@ impl StandingName {
     fn age(self, dumped: Duration) -> Duration {
         match self {
             Self::Unknown | Self::Fresh => dumped,
-            Self::Stale if dumped.is_zero() => STALE,
+            Self::Stale if dumped.is_zero() => STALE_AGE,
             Self::Stale => dumped,
             Self::Failing => dumped.max(MIN_FAILING_AGE),
         }
@@ -127,7 +127,8 @@ impl TelemetryRow {
         }
         // No scrape will follow, so the sample must keep its standing. The process may be younger
         // than the sample, so its age alone cannot show that.
-        let interval = if standing == StandingName::Fresh { NEVER } else { Duration::ZERO };
+        let interval =
+            if standing == StandingName::Fresh { ENDLESS_INTERVAL } else { Duration::ZERO };
         let in_flight = state.load.in_flight();
         // The load in the dump includes the requests dispatched since the scrape.
         let reported = self.waiting.zip(self.running).map(|(waiting, running)| waiting + running);

@@ -9,7 +9,7 @@ pub(super) const ROW: FilterRow = FilterRow { subjects: Subjects::Restricted, re
 /// The share of a batch that sheddable requests may fill; the rest is reserved for the others.
 /// Found by simulation: at 1, twice as many of the others miss their objectives, and no more of the
 /// sheddable ones meet theirs.
-const SHEDDABLE: f64 = 0.85;
+const SHEDDABLE_SHARE: f64 = 0.85;
 
 /// An objective for the time per token below this multiple of the time of a stream alone fills no
 /// batch: otherwise a single client would have the backend to itself while the others wait.
@@ -38,7 +38,7 @@ fn reject(filters: &Filters<'_>, candidate: &Serving) -> Option<RejectReason> {
     }
     let own = input.objectives.tpot_ms.map_or(f64::INFINITY, |ms| ms * 1000.0);
     let objective = own.min(estimate.tightest_tpot_us);
-    let sheddable = if input.objectives.is_sheddable() { SHEDDABLE } else { 1.0 };
+    let sheddable = if input.objectives.is_sheddable() { SHEDDABLE_SHARE } else { 1.0 };
     let alone = estimate.tpot_alone_us;
     let most = (objective * estimate.batch_share * sheddable).max(alone);
     let tpot = estimate.tpot_among_all_us;

@@ -9,7 +9,7 @@ use crate::routing::prediction::{has_prompt, shape};
 /// The share of its objective for the first token above which a prompt is too long to wait for room
 /// as well. Found in simulation: with 1, seven points fewer requests are in time where long prompts
 /// come beside bursts of chats; with 0.25, up to eight fewer of a fleet that is full.
-const LONG: f64 = 0.5;
+const LONG_PROMPT_SHARE: f64 = 0.5;
 
 /// Returns the conditions of a pass of a strategy that weighs predictions.
 ///
@@ -50,7 +50,11 @@ pub(super) fn within(input: &RouteInput<'_>, model: &Model, conditions: Conditio
     if filters.is_far_above_share(first) && !leaves_room(model, first.reserve, &filters) {
         return Conditions { only_cached: is_cached && !conditions.in_panic, ..conditions };
     }
-    if is_cached || takes_longer(LONG * ttft_ms * 1000.0) { exceeding } else { conditions }
+    if is_cached || takes_longer(LONG_PROMPT_SHARE * ttft_ms * 1000.0) {
+        exceeding
+    } else {
+        conditions
+    }
 }
 
 /// Returns whether backends are below the limits that a request may take without the last ones: the

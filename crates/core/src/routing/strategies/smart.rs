@@ -6,9 +6,10 @@ use penstock_config::Weights;
 use super::{Picked, Reading};
 use crate::fleet::Serving;
 
-/// The number of requests in flight from which on the load costs no more points.
-const FULL: u32 = 100;
-/// The largest excess over that number that is compared: 18 bits.
+/// The most points of a priority, a load or a latency. Each request in flight costs one: from this
+/// number on, the load costs no more.
+const MAX_POINTS: u32 = 100;
+/// The largest number of further requests in flight that is compared: 18 bits.
 const MAX_EXCESS: u32 = (1 << 18) - 1;
 
 /// Scores while passing over the candidates: a second pass would cost as much as the first.
@@ -23,7 +24,7 @@ pub(super) fn pick<R: Reading>(
         let points = points(&candidate, weights);
         // One number, so that comparing needs no branch prediction: more points, then fewer
         // requests beyond those that cost points; ties go to the first candidate.
-        let excess = candidate.in_flight().saturating_sub(FULL).min(MAX_EXCESS);
+        let excess = candidate.in_flight().saturating_sub(MAX_POINTS).min(MAX_EXCESS);
         let load = u64::from(MAX_EXCESS - excess) << 32;
         // From the top: 14 bits of points (at most 10,000), 18 of excess, 32 of the row.
         best = best.max(u64::from(points) << 50 | load | u64::from(u32::MAX - candidate.row()));
@@ -64,7 +65,7 @@ fn score_points(priority: u32, in_flight: u32, tens_of_ms: u32, weights: &Weight
 
 /// Returns 100 for 0, falling to 0 for 100 and more.
 fn points_of(value: u32) -> u32 {
-    FULL - value.min(FULL)
+    MAX_POINTS - value.min(MAX_POINTS)
 }
 
 #[cfg(test)]
