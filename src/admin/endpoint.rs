@@ -7,13 +7,14 @@ use super::access_control::Access;
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
 
-/// The method of an endpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verb {
-    Get,
-    Post,
-    Patch,
-    Delete,
+penstock_api::named! {
+    /// The method of an endpoint.
+    pub(super) enum Verb {
+        Get = "GET",
+        Post = "POST",
+        Patch = "PATCH",
+        Delete = "DELETE",
+    }
 }
 
 impl Verb {
@@ -24,15 +25,6 @@ impl Verb {
             Method::PATCH => Some(Self::Patch),
             Method::DELETE => Some(Self::Delete),
             _ => None,
-        }
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-            Self::Patch => "PATCH",
-            Self::Delete => "DELETE",
         }
     }
 }

@@ -40,7 +40,7 @@ use parking_lot::Mutex;
 use penstock_api::Dialect;
 use penstock_api::slices::split_at;
 use pingora::protocols::Stream;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncWrite, ReadBuf};
 
 use super::accepted::AcceptedConnection;
 use super::certificate::CertificateNames;
@@ -48,7 +48,7 @@ use super::head_check;
 use super::head_check::{HeadError, LoggedRequest};
 use super::limits::HeadLimits;
 use super::origin::{Origin, Peer};
-use super::prefixed_stream::copy_ahead;
+use super::prefixed_stream::poll_read_after;
 use crate::wire::poll_read_into;
 use head_reader::{HEAD_READ, HeadReader};
 
@@ -267,11 +267,7 @@ impl Http1Connection {
 impl Inner {
     /// Reads the bytes for Pingora after the head that it got.
     fn poll_rest(&mut self, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, out);
-        }
-        copy_ahead(&mut self.ahead, out);
-        Poll::Ready(Ok(()))
+        poll_read_after(&mut self.ahead, &mut self.stream, cx, out)
     }
 }
 

@@ -19,15 +19,12 @@ pub(crate) struct PrefixedStream {
 
 impl AsyncRead for PrefixedStream {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(cx, out);
-        }
-        copy_ahead(&mut self.ahead, out);
-        Poll::Ready(Ok(()))
+        let Self { ahead, stream } = self.get_mut();
+        poll_read_after(ahead, stream, cx, out)
     }
 }
 
@@ -40,10 +37,19 @@ impl AsyncWrite for PrefixedStream {
     }
 }
 
-/// Moves as much of `ahead` to `out` as fits.
-pub(crate) fn copy_ahead(ahead: &mut BytesMut, out: &mut ReadBuf<'_>) {
+/// Reads as much of `ahead` as fits, or from `stream` if it is empty.
+pub(super) fn poll_read_after(
+    ahead: &mut BytesMut,
+    stream: &mut Stream,
+    cx: &mut Context<'_>,
+    out: &mut ReadBuf<'_>,
+) -> Poll<io::Result<()>> {
+    if ahead.is_empty() {
+        return Pin::new(stream).poll_read(cx, out);
+    }
     let count = ahead.len().min(out.remaining());
     let (first, _rest) = split_at(ahead, count);
     out.put_slice(first);
     ahead.advance(count);
+    Poll::Ready(Ok(()))
 }

@@ -5,6 +5,8 @@
 //! arrives in slices that may end anywhere; only the state is kept between them. In place, because
 //! the payload only moves towards the front: the write position never passes the read position.
 
+use penstock_api::is_token_byte;
+
 /// The error in the framing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ChunkError {
@@ -129,7 +131,7 @@ impl ChunkDecoder {
             // Without the empty line the next request would be read as trailers: a name is a token,
             // and no request line has one before a colon.
             (State::TrailerStart { length } | State::TrailerName { length }, _)
-                if is_token(byte) && length < MAX_TRAILERS =>
+                if is_token_byte(byte) && length < MAX_TRAILERS =>
             {
                 Ok(State::TrailerName { length: length + 1 })
             }
@@ -153,11 +155,6 @@ impl ChunkDecoder {
             (state @ (State::Data { .. } | State::Done), _) => Ok(state),
         }
     }
-}
-
-/// Returns whether a byte may be in a field name (RFC 9110 §5.6.2).
-fn is_token(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 fn step_size(value: u64, digits: u8, byte: u8) -> Result<State, ChunkError> {

@@ -13,6 +13,7 @@ mod dialect;
 mod engine;
 mod errors;
 pub mod hex;
+mod http_token;
 mod kind_counters;
 pub mod mix;
 mod model_name;
@@ -45,6 +46,7 @@ pub use engine::{
     ENGINES, Engine, EngineFields, EngineTraits, KeyHeaders, ModelLoading, Scheduler,
 };
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
+pub use http_token::is_token_byte;
 pub use kind_counters::KindCounters;
 pub use model_name::{
     CanonicalName, DEFAULT_TAG, canonical_name, default_tag_forms, has_tag, is_same_model,

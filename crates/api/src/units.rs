@@ -73,6 +73,12 @@ pub fn floor_index(value: f64) -> usize {
     value as usize
 }
 
+/// The lower half of a number that packs two.
+#[inline(always)]
+pub fn lower_half(packed: u64) -> u32 {
+    u32::try_from(packed & u64::from(u32::MAX)).unwrap_or(u32::MAX)
+}
+
 /// Widens a number to only the digits an `f32` has: 0.6 and not 0.6000000238418579.
 pub fn widen(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))

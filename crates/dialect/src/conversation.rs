@@ -290,39 +290,26 @@ pub(super) struct Thinking {
     pub(super) budget: Option<u64>,
 }
 
-/// The amount of thinking.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Effort {
-    /// No thinking.
-    None,
-    /// The minimum.
-    Minimal,
-    /// A small amount.
-    Low,
-    /// The usual amount.
-    Medium,
-    /// A large amount.
-    High,
-    /// More than `High`.
-    #[serde(alias = "ultra")]
-    XHigh,
-    /// The maximum.
-    Max,
-}
-
-impl Effort {
-    /// Returns the value of `reasoning_effort`.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Minimal => "minimal",
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-            Self::XHigh => "xhigh",
-            Self::Max => "max",
-        }
+penstock_api::named! {
+    /// The amount of thinking, by the value of `reasoning_effort`.
+    #[derive(Deserialize)]
+    #[serde(rename_all = "lowercase")]
+    pub(super) enum Effort {
+        /// No thinking.
+        None = "none",
+        /// The minimum.
+        Minimal = "minimal",
+        /// A small amount.
+        Low = "low",
+        /// The usual amount.
+        Medium = "medium",
+        /// A large amount.
+        High = "high",
+        /// More than `High`.
+        #[serde(alias = "ultra")]
+        XHigh = "xhigh",
+        /// The maximum.
+        Max = "max",
     }
 }
 

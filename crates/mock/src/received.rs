@@ -6,6 +6,7 @@ use bytes::Bytes;
 use penstock_api::units::Timestamp;
 
 use super::fault::Fault;
+use super::wire_head::values;
 
 /// A request, recorded from the arrival of its head.
 #[derive(Debug, Clone)]
@@ -33,10 +34,7 @@ pub struct Received {
 impl Received {
     /// Returns the value of the first header named `name`, case-insensitive.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.as_str())
+        values(&self.headers, name).next()
     }
 
     /// Returns the path without its query.

@@ -2,6 +2,7 @@
 //! leniency.
 
 use bytes::Bytes;
+use penstock_api::is_token_byte;
 use penstock_api::slices::between;
 
 const MAX_HEAD: usize = 256 << 10;
@@ -79,10 +80,7 @@ impl Head {
     }
 
     pub(super) fn header(&self, name: &str) -> Option<&str> {
-        self.headers
-            .iter()
-            .find(|(known, _)| known.eq_ignore_ascii_case(name))
-            .map(|(_, value)| value.as_str())
+        values(&self.headers, name).next()
     }
 
     pub(super) fn expects_continue(&self) -> bool {
@@ -100,7 +98,10 @@ pub(super) fn is_probe_line(bytes: &[u8]) -> bool {
     [&b"GET "[..], b"HEAD ", b"POST /api/show "].iter().any(|start| bytes.starts_with(start))
 }
 
-fn values<'a>(headers: &'a [(String, String)], name: &'a str) -> impl Iterator<Item = &'a str> {
+pub(super) fn values<'a>(
+    headers: &'a [(String, String)],
+    name: &str,
+) -> impl Iterator<Item = &'a str> {
     headers
         .iter()
         .filter(move |(known, _)| known.eq_ignore_ascii_case(name))
@@ -126,10 +127,7 @@ fn parse_header(line: &str) -> Result<(String, String), &'static str> {
 }
 
 fn is_token(name: &str) -> bool {
-    !name.is_empty()
-        && name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    !name.is_empty() && name.bytes().all(is_token_byte)
 }
 
 fn body_length(headers: &[(String, String)], is_modern: bool) -> Result<BodyLength, &'static str> {

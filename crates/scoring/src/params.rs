@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use penstock_api::is_token_byte;
+
 use super::normalize;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -144,9 +146,4 @@ impl Params {
 
 fn expected_above(above: f64) -> &'static str {
     if above >= 1.0 { "a number above 1" } else { "a number above 0" }
-}
-
-/// Returns whether a byte may be in a token of RFC 9110.
-fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }

@@ -3,23 +3,14 @@
 use super::samples::Samples;
 use super::{Metrics, Scrape};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MetricKind {
-    /// A value that only grows.
-    Counter,
-    /// A value read at the time of a scrape.
-    Gauge,
-    Histogram,
-}
-
-impl MetricKind {
-    /// The name in Prometheus' text format.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Counter => "counter",
-            Self::Gauge => "gauge",
-            Self::Histogram => "histogram",
-        }
+penstock_api::named! {
+    /// The kind of a metric, by its name in Prometheus' text format.
+    pub enum MetricKind {
+        /// A value that only grows.
+        Counter = "counter",
+        /// A value read at the time of a scrape.
+        Gauge = "gauge",
+        Histogram = "histogram",
     }
 }
 

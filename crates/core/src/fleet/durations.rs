@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_api::units::to_micros;
+use penstock_api::units::{lower_half, to_micros};
 
 /// The weight of a sample in the mean: that of TCP's timeout (RFC 6298).
 const MEAN_WEIGHT: f64 = 0.125;
@@ -77,8 +77,8 @@ impl Durations {
 
     fn read(&self) -> Option<(f64, f64)> {
         let packed = self.packed.load(Ordering::Relaxed);
-        let lower = packed & u64::from(u32::MAX);
-        (packed != 0).then_some(((packed >> 32) as f64, lower as f64))
+        let halves = || (f64::from(lower_half(packed >> 32)), f64::from(lower_half(packed)));
+        (packed != 0).then(halves)
     }
 }
 

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock_api::units::{Timestamp, TokenCount, to_micros};
+use penstock_api::units::{Timestamp, TokenCount, lower_half, to_micros};
 
 use super::drain_estimate::ExpectedResponse;
 use super::durations::Durations;
@@ -233,11 +233,6 @@ fn elapsed_ticks(packed: u64, now: Timestamp) -> u32 {
 #[inline(always)]
 fn ticks(at: Timestamp) -> u32 {
     lower_half(at.0 / u64::from(TICK_MICROS))
-}
-
-#[inline(always)]
-fn lower_half(packed: u64) -> u32 {
-    u32::try_from(packed & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -8,6 +8,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use penstock_api::units::lower_half;
+
 /// The longest context that counts as known. A request beyond a longer context is sent although it
 /// may not fit: at that length the estimate of a prompt is too coarse to shorten it by.
 const MAX_CONTEXT: u32 = 32_768;
@@ -107,8 +109,7 @@ fn packed(high: u32, low: u32) -> u64 {
 }
 
 fn unpacked(both: u64) -> (u32, u32) {
-    let half = |bits: u64| u32::try_from(bits).unwrap_or(u32::MAX);
-    (half(both >> 32), half(both & u64::from(u32::MAX)))
+    (lower_half(both >> 32), lower_half(both))
 }
 
 #[cfg(test)]

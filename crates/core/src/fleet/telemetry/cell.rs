@@ -26,7 +26,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Mutex, PoisonError};
 
-use penstock_api::units::{Micros, Timestamp, to_micros};
+use penstock_api::units::{Micros, Timestamp, lower_half, to_micros};
 
 use super::EngineSample;
 
@@ -119,7 +119,7 @@ impl Packed {
 
     pub(super) fn interval(&self) -> Micros {
         let [_, numbers, _] = self.words;
-        Micros(u64::from(low(numbers)))
+        Micros(u64::from(lower_half(numbers)))
     }
 
     #[inline]
@@ -127,16 +127,12 @@ impl Packed {
         let [requests, numbers, _] = self.words;
         let value = |bits: u32| Some(f32::from_bits(bits)).filter(|value| !value.is_nan());
         EngineSample {
-            waiting: value(low(requests >> 32)),
-            running: value(low(requests)),
+            waiting: value(lower_half(requests >> 32)),
+            running: value(lower_half(requests)),
             kv_utilization: value(self.cache_use),
-            in_flight: low(numbers >> 32),
+            in_flight: lower_half(numbers >> 32),
             sent_at: self.sent_at(),
             interval: self.interval().to_duration(),
         }
     }
-}
-
-fn low(word: u64) -> u32 {
-    u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX)
 }

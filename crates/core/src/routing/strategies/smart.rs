@@ -1,6 +1,6 @@
 //! `smart`: the highest score of priority, load and latency. Source: the score of Nexus F06.
 
-use penstock_api::units::Timestamp;
+use penstock_api::units::{Timestamp, lower_half};
 use penstock_config::Weights;
 
 use super::{Picked, Reading};
@@ -29,7 +29,7 @@ pub(super) fn pick<R: Reading>(
         // From the top: 14 bits of points (at most 10,000), 18 of excess, 32 of the row.
         best = best.max(u64::from(points) << 50 | load | u64::from(u32::MAX - candidate.row()));
     }
-    let row = u32::MAX - u32::try_from(best & u64::from(u32::MAX)).unwrap_or(u32::MAX);
+    let row = u32::MAX - lower_half(best);
     (count > 0).then(|| Picked::plain(row, count))
 }
 
