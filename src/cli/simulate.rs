@@ -138,7 +138,7 @@ fn to_json(plan: &SimulationPlan, arms: &[Arm<'_>]) -> Value {
         "workload": plan.workload_name,
         "workload_hash": plan.workload_hash,
         "requests": plan.setting.workloads.first().map_or(0, |one| one.requests.len()),
-        "rate": plan.rate,
+        "rate": (!plan.is_closed_loop()).then_some(plan.rate),
         "engines": plan.engine_names,
         "seed": plan.setting.seed,
         "configurations": configurations,

@@ -60,6 +60,8 @@ pub(super) fn apply_overrides(
 
 /// The reason for the strategy that a list of scorers selects.
 const BY_SCORERS: &str = "routing.scorers is set";
+/// The reason for the strategy smart in the place of an unknown one.
+const BY_UNKNOWN_NAME: &str = "routing.strategy names none";
 
 /// The source of a setting; later ones take precedence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,8 +130,11 @@ pub(super) fn resolve_scorer_conflicts(
 fn name_strategy(root: &mut Node, overridden: Option<&str>) -> Option<&'static str> {
     let Entry { node: routing, .. } = root.entry("routing")?;
     // A written strategy wins, even one that does not read the scorers: that is warned about.
-    if routing.entry("strategy").is_some() {
-        return None;
+    if let Some(strategy) = routing.entry("strategy") {
+        return match &strategy.node.content {
+            Content::Scalar(name) if Strategy::from_name(name).is_none() => Some(BY_UNKNOWN_NAME),
+            Content::Scalar(_) | Content::Null | Content::List(_) | Content::Map(_) => None,
+        };
     }
     let mut meant = [
         ("scorers", Strategy::Weighted, BY_SCORERS),

@@ -24,6 +24,8 @@ fn runs_with(arm: &Arm<'_>, load: Load) -> usize {
 pub(super) fn overload(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
     // A single run of several may be chance.
     let grew = arms.iter().filter(|arm| runs_with(arm, Load::Saturated) * 2 > arm.summaries.len());
+    // In a closed loop there is a request for each response.
+    let grew = grew.filter(|_| !plan.is_closed_loop());
     let grew: Vec<String> = grew.map(|arm| short(&arm.variant.name)).collect();
     // Within the error, a note below the table says that the load is about 1.
     let load = plan.load().filter(|load| load.share > 1.0 + load.error);
@@ -51,7 +53,7 @@ pub(super) fn warnings(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
         let (saturated, unknown) = (runs_with(arm, Load::Saturated), runs_with(arm, Load::Unknown));
         let runs = arm.summaries.len();
         let name = &arm.variant.name;
-        if saturated > 0 {
+        if saturated > 0 && !plan.is_closed_loop() {
             _ = write!(
                 text,
                 "\n{name}: the queue grew to the end in {saturated} of {runs} runs; its latencies depend on how long they were\n"

@@ -266,6 +266,11 @@ impl SimulationPlan {
         Ok(())
     }
 
+    /// Returns whether each user waits for a response before the next request.
+    pub(super) fn is_closed_loop(&self) -> bool {
+        self.steady.is_none()
+    }
+
     /// Returns whether the requests have a rate that a fleet could keep up with or not.
     pub(super) fn has_rate(&self) -> bool {
         self.steady.is_some() && self.rate > 0.0

@@ -205,6 +205,7 @@ fn strategy_has_the_setting_that_selects_it_as_its_reason() {
         ("{ weights: { load: 30 }, preset: lmetric }", &[], &[], preset),
         ("{ strategy: weighted, preset: lmetric }", &[], &[], None),
         ("{ scorers: [] }", &[], &[], None),
+        ("{ strategy: smrt }", &[], &[], Some("routing.strategy names none")),
     ] {
         let routing = built(text, flags, variables).routing;
         assert_eq!(routing.strategy_reason, expected, "{text} {flags:?} {variables:?}");

@@ -20,7 +20,9 @@ impl RequestObserver for PrefixObserver {
 
     fn attempt_ended(&self, event: &AttemptEnded<'_>) {
         let Some(weighted) = event.router.weighted() else { return };
-        if event.is_relayed {
+        // A refused prompt was not computed.
+        let is_refused = event.outcome == Outcome::Client;
+        if event.is_relayed && !is_refused {
             if let Some(cached) = event.usage.and_then(|usage| usage.cached_tokens) {
                 weighted.learn(event.fleet, event.decision, cached);
             }

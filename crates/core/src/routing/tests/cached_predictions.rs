@@ -42,6 +42,7 @@ fn failed_attempt_withdraws_the_prediction_unless_the_client_left() {
     for (is_relayed, outcome, is_withdrawn) in [
         (true, Outcome::Ok, false),
         (true, Outcome::Fault, false),
+        (true, Outcome::Client, true),
         (false, Outcome::Cancel, false),
         (false, Outcome::Fault, true),
         (false, Outcome::Unreachable, true),
