@@ -25,7 +25,8 @@ an access log of penstock; with access_log.replay it shows what engines had cach
 of the engine must be those of the run: pass them where they are not vLLM's defaults. The number of requests at a
 time is learned if a run shows a lower one.
 
-The first half of the requests is learned from; the errors are those of the other half, which the fit did not see.
+The steps are learned from the first half of the requests, the number at a time from all; the errors are those of the
+other half.
 
 Examples:
   penstock fit --list

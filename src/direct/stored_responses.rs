@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use penstock_api::{ErrorCode, Operation};
 use penstock_clock::now;
-use penstock_core::fleet::{BackendId, Health, Topology};
-use penstock_core::routing::PolicyScope;
+use penstock_core::fleet::{BackendId, BackendSet, Health, Openings, Topology};
+use penstock_core::routing::{PolicyScope, ReturnLine};
 
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
 use crate::downstream::body::HeldBody;
+use crate::proxy::Proxy;
 use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
@@ -63,24 +64,33 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) 
     }
     match last_failure {
         Some(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
-        None => send_error(flow, unserved(&fleet, id)).await,
+        None => {
+            let error = unserved(flow.proxy, &fleet, &scope, id);
+            send_error(flow, error).await
+        }
     }
 }
 
 /// The error when no backend was queried: none is up, or none stores responses, so that there is no
 /// such response.
-fn unserved(fleet: &Topology, id: &str) -> OwnError {
+fn unserved(proxy: &Proxy, fleet: &Topology, scope: &PolicyScope, id: &str) -> OwnError {
     let rows = fleet.models().iter().flat_map(|model| &model.serving);
     let storing = rows.filter(|row| row.native_operations.contains(Operation::Responses));
-    let wait = storing
-        .filter_map(|row| {
-            let health = &fleet.backends.get(usize::from(row.backend))?.config.health;
-            Some(row.state.time_until_usable(health, now()))
-        })
-        .min();
+    let (mut backends, mut openings) = (BackendSet::default(), Openings::default());
+    let (mut may_be_stored, now) = (false, now());
+    for row in storing {
+        may_be_stored = true;
+        let backend = fleet.backends.get(usize::from(row.backend));
+        if let Some(backend) = backend.filter(|one| policies::admits(scope, fleet, one)) {
+            backends.insert(row.id);
+            openings.add_unlimited(row.state.time_until_usable(&backend.config.health, now));
+        }
+    }
     // Such a backend exists, and only cannot be reached now: a 404 would be final for the client.
-    if wait.is_some() || !fleet.is_complete() {
+    if may_be_stored || !fleet.is_complete() {
         let message = "No healthy backend serves stored responses";
+        let line = ReturnLine::Backends(backends);
+        let wait = (!backends.is_empty()).then(|| proxy.returns.after(line, None, &openings, now));
         return OwnError::new(ErrorCode::NoHealthyBackend, message).after_known(wait);
     }
     let message = format!("Response '{id}' not found: no backend stores responses");

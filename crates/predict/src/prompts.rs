@@ -141,15 +141,33 @@ impl Prompts {
         self.prompts.push_back(Prompt { first_step, ..prompt });
     }
 
-    /// Removes a prompt that has its first token, or has ended without one. It took at most the
-    /// time until now: a cost that was believed to be higher, or of a prompt that was refused or
-    /// cancelled, is no work of the last seconds.
+    /// Removes a prompt that has its first token. It took at most the time until now, so that a
+    /// cost that was believed to be higher is not taken for work of the last seconds.
     pub(super) fn remove(&mut self, number: u64, now_us: f64) -> Option<Prompt> {
+        self.remove_after(number, now_us, |prompt| now_us - prompt.sent_at_us)
+    }
+
+    /// Removes a prompt that has ended without a token. It took at most the time since the engine
+    /// started with it: a refused prompt took nearly none, one that waited none at all.
+    pub(super) fn leave(&mut self, number: u64, now_us: f64) -> Option<Prompt> {
+        let started_at_us = |prompt: &Prompt| {
+            prompt.first_step.map_or(now_us, |step| step.at_us.max(prompt.sent_at_us))
+        };
+        self.remove_after(number, now_us, |prompt| now_us - started_at_us(prompt))
+    }
+
+    /// Removes a prompt that took at most the time that `most_us` returns.
+    fn remove_after(
+        &mut self,
+        number: u64,
+        now_us: f64,
+        most_us: impl Fn(&Prompt) -> f64,
+    ) -> Option<Prompt> {
         let index = self.prompts.iter().position(|one| one.number == number)?;
         let prompt = self.remove_at(index)?;
+        let excess_us = (prompt.work_us - most_us(&prompt).max(0.0)).max(0.0);
         let passed_us = (now_us - prompt.sent_at_us).max(0.0);
-        let excess_us = decayed((prompt.work_us - passed_us).max(0.0), passed_us);
-        self.decayed_work.take_back(excess_us, now_us);
+        self.decayed_work.take_back(decayed(excess_us, passed_us), now_us);
         Some(prompt)
     }
 
@@ -319,6 +337,11 @@ mod tests {
         let before = prompts.decayed_work().share_at(3e6);
         prompts.remove(2, 3e6);
         assert_eq!(prompts.decayed_work().share_at(3e6), before, "it waited for other reasons");
+        let without = prompts.decayed_work().share_at(9e6);
+        prompts.send(Prompt { work_us: 1e6, ..prompt(3, 4e6) }, None);
+        prompts.leave(3, 9e6);
+        let left = prompts.decayed_work().share_at(9e6);
+        assert!((left - without).abs() < 1e-9, "it waited, and left: {left} {without}");
     }
 
     #[test]

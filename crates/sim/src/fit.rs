@@ -102,7 +102,8 @@ impl RunErrors {
     }
 }
 
-/// An engine learned from the first half of a run.
+/// An engine learned from the first half of a run; its maximum number of requests at a time from
+/// all of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fit {
     pub step_time: StepTime,

@@ -209,8 +209,10 @@ impl Run {
     /// Returns the highest number of requests at once, each from its `start` to its last token,
     /// that was reached for [`HELD_SHARE`] of the time with at least one.
     fn max_at_once(&self, start: fn(&Timing) -> f64) -> u32 {
-        let starts = self.requests.iter().map(|one| (start(one), true));
-        let ends = self.requests.iter().map(|one| (one.last_token, false));
+        // A stream of one token is there for no time: its end would sort before its start.
+        let there = || self.requests.iter().filter(|one| start(one) < one.last_token);
+        let starts = there().map(|one| (start(one), true));
+        let ends = there().map(|one| (one.last_token, false));
         let mut changes: Vec<(f64, bool)> = starts.chain(ends).collect();
         // At the same time ends come first, so that what only touches does not overlap.
         changes.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

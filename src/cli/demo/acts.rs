@@ -22,7 +22,7 @@ const SESSION: &str = "x-session-id";
 const TURNS: usize = 6;
 /// The number of requests during which an engine is killed.
 const REQUESTS: usize = 24;
-/// The number of them before that.
+/// The number of requests before the engine is killed.
 const BEFORE: usize = 8;
 /// The number of clients that send requests at the same time.
 const CLIENTS: usize = 4;

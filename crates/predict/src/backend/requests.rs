@@ -179,7 +179,7 @@ impl BackendPredictor {
         if ticket.emitted_tokens == 0 {
             self.no_token(ticket, is_complete, now_us);
             self.waiting_count = self.waiting_count.saturating_sub(1);
-            let prompt = self.prompts.remove(ticket.number, now_us);
+            let prompt = self.prompts.leave(ticket.number, now_us);
             if prompt.is_some_and(|one| one.first_step.is_some()) {
                 self.bursts.discard_unfinished();
             }

@@ -29,8 +29,9 @@ pub(super) fn shown_limit(run: &Run, start: &EngineSpec) -> Option<u32> {
 }
 
 /// Returns the limit for an engine that was never full: the most that another one of its kind with
-/// the same model showed, unless it had more streams than that. The predictor of the proxy lends
-/// slots by the same rule. Without it, a strategy that sends more there would look too good.
+/// the same model showed, unless it had more streams than that. Without it, a strategy that sends
+/// more there would look too good. The predictor of the proxy lends slots in the same way, by the
+/// engines that it has detected.
 pub fn lent_limit(one: &ShownLimit<'_>, all: &[ShownLimit<'_>]) -> Option<u32> {
     if one.learned.is_some() || one.kind.is_none() || one.run.lacks_requests() {
         return None;
@@ -106,6 +107,20 @@ mod tests {
             let found = fit(&run, &start, &StepTime::default()).unwrap();
             assert_eq!(found.max_requests, None, "{:?} {found:?}", shown_limit(&run, &start));
         }
+    }
+
+    #[test]
+    fn stream_of_one_token_takes_no_slot_for_good() {
+        let mut timings = run(&limited(4), 12).timings().to_vec();
+        let alone =
+            Timing { first_token: 0.2, last_token: 0.2, output_tokens: 1, ..timings[0].clone() };
+        timings.iter_mut().for_each(|one| {
+            one.arrived += 10.0;
+            one.first_token += 10.0;
+            one.last_token += 10.0;
+        });
+        timings.insert(0, alone);
+        assert_eq!(shown_limit(&Run::of(timings).unwrap(), &start()), Some(4));
     }
 
     #[test]
