@@ -146,7 +146,7 @@ impl Replay<'_> {
                     .config
                     .backends
                     .iter()
-                    .map(|one| learned.engine(&one.name))
+                    .map(|one| learned.engine(&one.name, one.num_parallel))
                     .collect(),
                 balancers: 1,
                 seed: 1,

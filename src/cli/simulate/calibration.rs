@@ -62,9 +62,16 @@ struct LearnedEngine {
 }
 
 impl LearnedEngine {
+    /// Makes it the engine of the backend at `index`. A limit of requests at a time that the
+    /// configuration gives that backend holds against one that another backend showed.
     fn apply_to(&self, plan: &mut SimulationPlan, index: usize) {
+        let backends = plan.variants.first().map_or(&[][..], |first| &first.config.backends);
+        let backend = backends.get(index);
+        let keeps_limit =
+            backend.is_some_and(|one| one.name != self.backend && one.num_parallel.is_some());
+        let max_requests = self.fit.max_requests.filter(|_| !keeps_limit);
         if let Some(engine) = plan.setting.engines.get_mut(index) {
-            *engine = self.fit.engine(engine);
+            *engine = Fit { max_requests, ..self.fit }.engine(engine);
         }
         if let Some(name) = plan.engine_names.get_mut(index) {
             *name = format!("learned from {}", self.backend);
@@ -166,9 +173,12 @@ pub(super) fn calibrate(
     let of = |figure: fn(&Timing) -> f64| Percentiles::of(all.iter().map(figure).collect());
     let first = of(|one| one.first_token - one.arrived);
     let total = of(|one| one.last_token - one.arrived);
-    let per_token = of(|one| {
-        (one.last_token - one.first_token) / f64::from(one.output_tokens.saturating_sub(1).max(1))
-    });
+    // A single token has no time per further token, as in the summary of a simulation.
+    let gaps = |one: &Timing| f64::from(one.output_tokens.saturating_sub(1));
+    let several = all.iter().filter(|one| gaps(one) > 0.0);
+    let per_token = Percentiles::of(
+        several.map(|one| (one.last_token - one.first_token) / gaps(one)).collect(),
+    );
     let figure = |name, logged, simulated| Figure { name, logged, simulated, objective: None };
     // The tail of one day is chance: it is shown, and stops only advice about it.
     let tail = |name, logged, simulated, objective| Figure {

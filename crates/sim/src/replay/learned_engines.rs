@@ -49,8 +49,13 @@ impl LearnedEngines {
         Some(Self { engines, usual })
     }
 
-    /// Returns the engine of a backend.
-    pub(super) fn engine(&self, backend: &str) -> EngineSpec {
-        self.engines.get(backend).unwrap_or(&self.usual).clone()
+    /// Returns the engine of a backend: its learned one, or the usual one with `limit`, the number
+    /// of requests at a time that the configuration gives the backend.
+    pub(super) fn engine(&self, backend: &str, limit: Option<u32>) -> EngineSpec {
+        match (self.engines.get(backend), limit) {
+            (Some(learned), _) => learned.clone(),
+            (None, Some(limit)) => self.usual.clone().with_max_requests(limit),
+            (None, None) => self.usual.clone(),
+        }
     }
 }

@@ -99,11 +99,12 @@ fn streams_of_each_backend_show_its_engine() {
         ..replay(config.clone(), config, &all)
     };
     let learned = replay.learn_engines().unwrap();
-    let base = |name: &str| learned.engine(name).step_time.linear().unwrap().base as f64 / 1e9;
+    let base =
+        |name: &str| learned.engine(name, None).step_time.linear().unwrap().base as f64 / 1e9;
     assert!((11.0..16.0).contains(&base("fast")), "{}", base("fast"));
     assert!((33.0..46.0).contains(&base("slow")), "{}", base("slow"));
     assert_eq!(
-        (learned.engine("slow").kv_blocks, learned.engine("new").kv_blocks),
+        (learned.engine("slow", None).kv_blocks, learned.engine("new", None).kv_blocks),
         (77_700, spec(1).kv_blocks)
     );
     assert_eq!(base("rare").to_bits(), base("fast").to_bits(), "too few streams");
@@ -118,7 +119,9 @@ fn slots_of_a_full_backend_hold_for_its_kind() {
     all.extend(served("idle", &limited(1), 100));
     let config = config_of(&["full", "idle"]);
     let learned = replay(config.clone(), config, &all).learn_engines().unwrap();
-    let slots = |name: &str| learned.engine(name).max_requests;
+    let slots = |name: &str| learned.engine(name, None).max_requests;
     assert!(slots("full").abs_diff(10) <= 1, "{}", slots("full"));
     assert_eq!(slots("idle"), slots("full"), "its streams show none");
+    assert_eq!(slots("new"), slots("full"), "as the usual engine");
+    assert_eq!(learned.engine("new", Some(32)).max_requests, 32, "configured");
 }

@@ -42,9 +42,19 @@ struct AccessLogLine {
     #[serde(default)]
     status: Option<u16>,
     #[serde(default)]
+    outcome: Option<String>,
+    #[serde(default)]
     stream: bool,
     #[serde(default)]
     replay: Replay,
+}
+
+impl AccessLogLine {
+    /// Returns whether it is a stream whose times show its engine: one that a client has left shows
+    /// the client's patience.
+    fn is_complete_stream(&self) -> bool {
+        self.ttft_ms.is_some() && self.outcome.as_deref().is_none_or(|outcome| outcome == "ok")
+    }
 }
 
 /// The fields that `access_log.replay` adds.
@@ -84,8 +94,11 @@ pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
     let mut prompts = Vec::new();
     for line in text.lines() {
         let Ok(line) = serde_json::from_str::<AccessLogLine>(line) else { continue };
-        if let (Some(backend), Some(200), None) = (&line.backend, line.status, line.ttft_ms) {
-            *unseen.entry(backend.clone()).or_default() += 1;
+        if !line.is_complete_stream() {
+            if let (Some(backend), Some(200)) = (&line.backend, line.status) {
+                *unseen.entry(backend.clone()).or_default() += 1;
+            }
+            continue;
         }
         let counts = line.tokens_in.zip(line.tokens_out);
         let counts = counts.filter(|(input, output)| *input > 0 && *output > 0);
