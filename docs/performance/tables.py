@@ -225,12 +225,20 @@ def worlds(binary, seeds):
                 flags = [*engines, "--seed", "11", "--ttft", "2s", "--tpot", "60ms"]
                 if name != "closed160":
                     flags += ["--speed", f"{speed * load:.3f}"]
-                _, by_name = simulate(binary, folder_of / f"{name}.yaml", configs, seeds, *flags)
+                found, by_name = simulate(binary, folder_of / f"{name}.yaml", configs, seeds, *flags)
                 of_policy = {policy: figures(one) for policy, one in by_name.items()}
                 for policy, one in of_policy.items():
                     runs = by_name[policy]["seeds"]
                     one["tokens_per_second"] = round(mean([run["tokens_per_second"] for run in runs]), 1)
-                yield {"workload": name, "load": load, "seeds": seeds, "strategies": of_policy}
+                first = found["configurations"][0]
+                yield {
+                    "workload": name,
+                    "load": load,
+                    "capacity_share": first["load"] and round(first["load"], 2),
+                    "capacity_error": first["load"] and round(first["load_error"], 2),
+                    "seeds": seeds,
+                    "strategies": of_policy,
+                }
 
 
 def of(run, priority):

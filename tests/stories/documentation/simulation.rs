@@ -93,7 +93,7 @@ pub(super) fn policies() -> String {
 const WORLDS: &[&str] = &["balanced", "slo", "sticky", "llm-d", "lmetric", "smart"];
 
 /// The mean time to the end and the goodput in the workloads of `docs/performance/worlds`; in a
-/// closed loop the tokens per second.
+/// closed loop the tokens per second. A cell names the seeds in which the queue grew.
 pub(super) fn worlds() -> String {
     let rows = cells_of("worlds.json").into_iter().map(|cell| {
         let is_closed = cell["workload"] == "closed160";
@@ -102,14 +102,25 @@ pub(super) fn worlds() -> String {
             let one = &cell["strategies"][policy];
             let (e2e, tokens) = (&one["e2e"], one["tokens_per_second"].as_f64().unwrap());
             let second = if is_closed { format!("{tokens:.0}/s") } else { percent(one) };
-            format!("{:.2} s, {second}", e2e.as_f64().unwrap())
+            let grew = match one["saturated"].as_u64().unwrap() {
+                // In a closed loop the queue is as long as the agents are many.
+                _ if is_closed => String::new(),
+                0 => String::new(),
+                seeds => format!(", saturated {seeds}/{}", cell["seeds"]),
+            };
+            format!("{:.2} s, {second}{grew}", e2e.as_f64().unwrap())
         };
-        let mut row = vec![cell["workload"].as_str().unwrap().to_owned(), cell["load"].to_string()];
+        let share = match cell["capacity_share"].as_f64() {
+            Some(share) => format!("{share:.2} ± {:.2}", cell["capacity_error"].as_f64().unwrap()),
+            None => "-".to_owned(),
+        };
+        let mut row = vec![cell["workload"].as_str().unwrap().to_owned()];
+        row.extend([cell["load"].to_string(), share]);
         row.extend(WORLDS.iter().map(of));
         row
     });
     let header: Vec<&str> =
-        ["workload", "load"].into_iter().chain(WORLDS.iter().copied()).collect();
+        ["workload", "load", "of capacity"].into_iter().chain(WORLDS.iter().copied()).collect();
     table(&header, rows)
 }
 
