@@ -22,7 +22,7 @@ const SLOWING_BATCH: u32 = 32;
 const WHOLE_TOKEN_TIME: Duration = Duration::from_millis(20);
 /// The longest time that is expected for it: a large limit must not hide a dead engine.
 const MAX_ALLOWED_TIME: Duration = Duration::from_secs(10);
-/// The time after a response of a model on a backend during which refusals there are no evidence.
+/// The time after a response of a model on a backend during which a 4xx there is no evidence.
 const SERVED: Duration = Duration::from_secs(10);
 /// The largest relative extension of a default cooldown by jitter.
 const MAX_COOLDOWN_JITTER: f64 = 0.1;
@@ -150,9 +150,10 @@ impl Serving {
             return Learned::default();
         }
         // An engine that works may lack a capability, or one user behind a gateway may send bad
-        // requests.
+        // requests. Neither explains a success without output.
         let last = self.model_state.last_used();
-        if is_refusal && last.is_some_and(|last| source.at.since(last) < SERVED) {
+        let has_served = last.is_some_and(|last| source.at.since(last) < SERVED);
+        if outcome == Outcome::Client && has_served {
             return Learned::default();
         }
         let OutcomeSource { at, started, requester, .. } = source;
