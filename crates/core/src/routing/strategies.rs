@@ -1,6 +1,7 @@
 //! The strategies: each picks one of the candidates that passed the filters. A new one is a file
 //! here, an arm in [`Rules::pick`] and a row of the config enum.
 
+mod copies;
 mod deployment;
 mod exploration;
 mod home;

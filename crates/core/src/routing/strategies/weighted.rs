@@ -3,7 +3,7 @@
 use penstock_scoring::{Candidate, Profile, RequestFeatures, Standing};
 
 use super::exploration::explored;
-use super::{Picked, home, laggards};
+use super::{Picked, copies, home, laggards};
 use crate::fleet::ModelId;
 use crate::routing::filters::RejectReason;
 use crate::routing::random::RandomSource;
@@ -39,7 +39,11 @@ pub(in crate::routing) fn pick(
     let chosen = kept.unwrap_or(chosen);
     // A session at home does not explore: elsewhere its whole prompt would be computed again.
     let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
-    let other = if is_home { None } else { explored(&features, candidates, chosen, random.rng()) };
+    let other = match is_home {
+        true => None,
+        false => explored(&features, candidates, chosen, random.rng())
+            .or_else(|| copies::further(&features, candidates, chosen)),
+    };
     let chosen = other.unwrap_or(chosen);
     Some(Picked {
         row: candidates.get(chosen)?.row,
