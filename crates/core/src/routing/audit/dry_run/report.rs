@@ -1,15 +1,19 @@
 //! The result of a dry run, as the admin port writes it and `penstock explain --admin` reads it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-use penstock_api::ErrorCode;
+use penstock_api::{ErrorCode, escape};
 use penstock_scan::RequestRequirements;
 use penstock_scoring::Objectives;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::routing::audit::CandidateReport;
+
+/// The most bytes of an error that are shown.
+const MAX_MESSAGE: usize = 1024;
 
 /// The result of a dry run; `Display` is for people.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -87,11 +91,18 @@ pub struct DecisionReport {
 
 /// The error that a client would get.
 #[derive(Debug, Clone, thiserror::Error, Serialize, Deserialize)]
-#[error("{status} {code}: {message}")]
+#[error("{status} {code}: {}", self.shown_message())]
 pub struct DryRunError {
     pub status: u16,
     pub code: String,
     pub message: String,
+}
+
+impl DryRunError {
+    /// Returns the message for a terminal: it may quote the request.
+    pub(super) fn shown_message(&self) -> Cow<'_, str> {
+        escape(&self.message, MAX_MESSAGE)
+    }
 }
 
 /// The policy of a request, and what it may reach.

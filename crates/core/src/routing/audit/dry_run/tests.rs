@@ -221,6 +221,16 @@ fn error_before_the_decision_stands_alone() {
 }
 
 #[test]
+fn names_in_a_request_cannot_control_the_terminal() {
+    let text =
+        render_text(&explain(&generation(FLEET), &chat(r"a\u001b[31mred\u0007\nforged", "")));
+    assert!(!text.contains(['\u{1b}', '\u{7}']) && !text.contains("\nforged"), "{text}");
+    assert!(text.contains(r"a\u{1b}[31mred\u{7}\nforged"), "{text}");
+    let text = render_text(&explain(&generation(FLEET), &chat(&"long".repeat(30_000), "")));
+    assert!(text.len() < 4096, "{}", text.len());
+}
+
+#[test]
 fn form_is_read_by_its_content_type() {
     let yaml = "backends: [{ name: w, url: http://w:1, models: [whisper] }]";
     let body = b"--x\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nwhisper\r\n--x--\r\n";

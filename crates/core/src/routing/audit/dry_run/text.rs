@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
+use penstock_api::{MAX_NAME, escape};
 use penstock_scan::RequestRequirements;
 use penstock_scoring::{Eviction, Objectives, PredictedLatency};
 
@@ -75,7 +76,7 @@ impl Display for DryRunOutcome {
                 out,
                 "waits       in the queue, if that has room, for at most {} s: {}",
                 timeout as f64 / 1000.0,
-                error.message,
+                error.shown_message(),
             ),
             None => write!(out, "refused     {error}"),
         }
@@ -85,7 +86,7 @@ impl Display for DryRunOutcome {
 impl Display for DecisionReport {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let [backend, model, upstream] = [&self.backend, &self.model, &self.upstream_model]
-            .map(|name| name.as_deref().unwrap_or_default());
+            .map(|name| escape(name.as_deref().unwrap_or_default(), MAX_NAME));
         writeln!(out, "{}", candidate_text(&self.candidates, Some(self)))?;
         write!(out, "decision    {backend} with '{model}'")?;
         if model != upstream {
@@ -192,7 +193,7 @@ fn write_requirements(out: &mut Formatter<'_>, request: &RequestRequirements) ->
     let needs = if needs.is_empty() { "nothing special".to_owned() } else { needs.join(", ") };
     // The length of all that the engine reads, and of the conversation if that is less.
     let (whole, messages) = (request.prompt_tokens, request.estimated_tokens);
-    writeln!(out, "model       {}", request.model)?;
+    writeln!(out, "model       {}", escape(&request.model, MAX_NAME))?;
     write!(out, "prompt      about {whole} tokens")?;
     if whole != messages {
         write!(out, ", {messages} of them in messages")?;
@@ -209,7 +210,8 @@ pub(in crate::routing::audit) fn candidate_text(
         return "candidates  none".to_owned();
     }
     let backend_width = width(candidates.iter().map(|one| &*one.backend));
-    let model_width = width(candidates.iter().map(|one| &*one.model));
+    let models = candidates.iter().map(|one| escape(&one.model, MAX_NAME).chars().count());
+    let model_width = models.max().unwrap_or(0);
     // The two columns, with the mark and the gaps around them.
     let indent = backend_width + model_width + 8;
     let lines = candidates.iter().map(|candidate| {
@@ -217,6 +219,7 @@ pub(in crate::routing::audit) fn candidate_text(
         let picked = decision.filter(|picked| {
             picked.backend.as_ref() == Some(backend) && picked.model.as_ref() == Some(model)
         });
+        let model = escape(model, MAX_NAME);
         let mark = if picked.is_some() { '*' } else { ' ' };
         let verdict = verdict(candidate, picked.is_some_and(|picked| picked.next_probe));
         let predicted = predicted_text(candidate);
