@@ -45,6 +45,7 @@ pub(super) fn check(config: &Config, root: &Node, sound: &Soundness, reader: &mu
     let holds = |keys: &[&str]| keys.iter().all(|key| sound.holds_at(root, key));
     // Gets `sound`, as others below: it looks at more than one section, and skips each by itself.
     check_addresses(config, root, sound, reader);
+    folders::check_same_files(config, root, sound, reader);
     if holds(&["limits"]) {
         check_limits(config, root, reader);
     }

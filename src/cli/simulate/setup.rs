@@ -307,6 +307,8 @@ fn check_flags(args: &SimulateArgs) -> Result<(), SimulateError> {
     let counts = [
         ("--seeds", Some(args.seeds)),
         ("--backends", args.backends),
+        ("--balancers", usize::try_from(args.balancers).ok()),
+        ("--threads", args.threads),
         ("--budget", Some(args.budget)),
     ];
     if let Some((flag, _)) = counts.into_iter().find(|(_, count)| *count == Some(0)) {

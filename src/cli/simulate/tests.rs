@@ -228,6 +228,8 @@ fn wrong_inputs_are_named() {
             "names the backend 'b9'",
         ),
         (&["simulate", "chatbot", "--seeds", "0"][..], "--seeds: at least 1"),
+        (&["simulate", "chatbot", "--balancers", "0"][..], "--balancers: at least 1"),
+        (&["simulate", "chatbot", "--threads", "0"][..], "--threads: at least 1"),
         (&["simulate", "chatbot", "--speed", "0"][..], "--speed: a number greater than 0"),
         (&["simulate", "rustfmt.toml"][..], "no known trace"),
     ] {

@@ -1,5 +1,6 @@
-//! The folders of the files that a process creates, and folders in their place. Only `check` and a
-//! start need them: other commands read the configuration on machines where penstock does not run.
+//! The files that a process creates: two settings may not name the same one. Their folders, and
+//! folders in their place, matter to `check` and a start alone: other commands read the
+//! configuration on machines where penstock does not run.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -9,6 +10,7 @@ use crate::sections::Config;
 use crate::sections::access_log::LogTarget;
 use crate::syntax::document::Node;
 use crate::syntax::errors::{ConfigError, Fault, Problem, UnusablePath};
+use crate::syntax::reader::Reader;
 
 impl Config {
     /// Refuses files in folders that do not exist, and folders in place of files.
@@ -32,16 +34,44 @@ impl Config {
     }
 }
 
+/// Refuses a file that two settings name: each would destroy what the other one writes.
+pub(super) fn check_same_files(
+    config: &Config,
+    root: &Node,
+    sound: &Soundness,
+    reader: &mut Reader,
+) {
+    let files = [
+        ("access_log", "path", "access_log.path", log_file(config)),
+        ("ledger", "path", "ledger.path", config.ledger.path.as_deref()),
+        ("auth", "store", "auth.store", config.auth.store.as_deref()),
+    ];
+    let mut seen: Vec<(&'static str, &Path)> = Vec::new();
+    for (section, name, key, file) in files {
+        let Some(file) = file.filter(|_| sound.holds_at(root, section)) else { continue };
+        match seen.iter().find(|(_, other)| *other == file) {
+            Some((other, _)) => {
+                let place = &root.at(section).at(name).place;
+                reader.fault(place, Problem::SameFile { key, other });
+            }
+            None => seen.push((key, file)),
+        }
+    }
+}
+
+fn log_file(config: &Config) -> Option<&Path> {
+    match &config.access_log.path {
+        LogTarget::File(path) => Some(path.as_path()),
+        LogTarget::Off | LogTarget::Stdout => None,
+    }
+}
+
 /// Returns the files of `config` that are folders or in folders that do not exist, in the order of
 /// the document. The ledger's is none of them: without it, counts stay in memory, and no request
 /// fails.
 pub(crate) fn unusable_paths(config: &Config, root: &Node, sound: &Soundness) -> Vec<UnusablePath> {
-    let log = match &config.access_log.path {
-        LogTarget::File(path) => Some(path.as_path()),
-        LogTarget::Off | LogTarget::Stdout => None,
-    };
     let files = [
-        ("access_log", "path", "access_log.path", log),
+        ("access_log", "path", "access_log.path", log_file(config)),
         ("auth", "store", "auth.store", config.auth.store.as_deref()),
     ];
     let mut unusable: Vec<UnusablePath> = files

@@ -193,6 +193,8 @@ pub enum Problem {
     NoFolder { key: &'static str, folder: PathBuf },
     #[error("'{key}': {} is a folder: name a file in it", folder.display())]
     NoFile { key: &'static str, folder: PathBuf },
+    #[error("'{key}' is the file of '{other}': name another")]
+    SameFile { key: &'static str, other: &'static str },
     #[error("'{key}': {}: {source}", path.display())]
     Prompt { key: String, path: PathBuf, source: PromptError },
     #[error("'{section}' sets both '{key}' and '{key}_file': remove one")]

@@ -361,6 +361,18 @@ fn relative_base_is_the_folder_given() {
 }
 
 #[test]
+fn two_settings_cannot_name_the_same_file() {
+    let text = "backends: [http://a]\naccess_log: {path: a.db}\nledger: {path: a.db}\n\
+                auth: {store: b.db}";
+    let error = load(text).unwrap_err().to_string();
+    assert!(
+        error.contains("penstock.yaml:3:16: 'ledger.path' is the file of 'access_log.path'"),
+        "{error}"
+    );
+    assert!(load(&text.replacen("a.db", "c.log", 1)).is_ok());
+}
+
+#[test]
 fn files_in_missing_folders_are_refused_at_the_start_alone() {
     let text = "backends: [http://a]\nledger: {path: none/l.db}\naccess_log: {path: none/a.log}\n\
                 auth: {store: none/k.db}";

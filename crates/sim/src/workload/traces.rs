@@ -83,6 +83,9 @@ impl TraceFormat {
 /// # Errors
 /// [`TraceError`] for an unknown format, and for the first invalid line.
 pub fn read_trace(text: &str, seed: u64) -> Result<Workload, TraceError> {
+    if text.trim().is_empty() {
+        return Err(TraceError::Empty);
+    }
     let mut workload = match TraceFormat::of(text).ok_or(TraceError::Unknown)? {
         TraceFormat::Mooncake => mooncake::read(text, seed, mooncake::MOONCAKE)?,
         TraceFormat::Bailian => mooncake::read(text, seed, mooncake::BAILIAN)?,
@@ -129,6 +132,6 @@ mod tests {
             assert_eq!(TraceFormat::of(line), Some(format), "{line}");
         }
         assert_eq!(read_trace("hello", 1), Err(TraceError::Unknown));
-        assert_eq!(read_trace("", 1), Err(TraceError::Unknown));
+        assert_eq!(read_trace("\n", 1), Err(TraceError::Empty));
     }
 }
