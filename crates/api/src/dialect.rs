@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::errors::ErrorCode;
 use super::stream::StreamFraming;
+use crate::choice;
 
 /// The family of wire formats an operation belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -229,6 +230,28 @@ fn anthropic_error(code: ErrorCode, message: &str) -> Value {
         "type": "error",
         "error": {"type": code.anthropic_kind(), "message": message}
     })
+}
+
+choice! {
+    /// The field that has what the model thinks, in converted chat responses: APIs disagree on its
+    /// name.
+    pub enum ReasoningField {
+        /// `reasoning_content` and `reasoning`.
+        Both = "both",
+        /// The field of llama.cpp, vLLM and DeepSeek.
+        ReasoningContent = "reasoning_content",
+        /// The field of Ollama and OpenRouter.
+        Reasoning = "reasoning",
+        /// The thinking is left out.
+        None = "none",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "`choice!` takes no attributes on its values")]
+impl Default for ReasoningField {
+    fn default() -> Self {
+        Self::Both
+    }
 }
 
 #[cfg(test)]

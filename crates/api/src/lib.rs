@@ -3,17 +3,14 @@
 
 #![deny(missing_docs)]
 
-mod billing_line;
 mod capabilities;
 pub mod choice;
 pub mod content_coding;
-mod control_fields;
-mod credentials;
 mod dialect;
 mod engine;
 mod errors;
+mod header_fields;
 pub mod hex;
-mod http_token;
 mod kind_counters;
 pub mod mix;
 mod model_name;
@@ -26,27 +23,24 @@ mod placement;
 mod printable;
 mod prompt;
 mod query;
-mod reasoning_field;
 pub mod slices;
 mod stream;
-mod token_estimate;
 mod trace;
 pub mod units;
 mod usage_call;
 
-pub use billing_line::{BILLING_LINE, without_billing_line};
 pub use capabilities::Capabilities;
-pub use control_fields::{
-    FAIRNESS_ID, OBJECTIVE, POLICY, PRIORITY, SLO_TPOT, SLO_TTFT, STRICT, TIMING, is_control_field,
+pub use dialect::{
+    DIALECTS, Dialect, DialectRow, ErrorForm, ErrorReport, ReasoningField, error_body,
 };
-
-pub use credentials::{bearer_token, token_of};
-pub use dialect::{DIALECTS, Dialect, DialectRow, ErrorForm, ErrorReport, error_body};
 pub use engine::{
     ENGINES, Engine, EngineFields, EngineTraits, KeyHeaders, ModelLoading, Scheduler,
 };
 pub use errors::{ERROR_CODES, ErrorCode, ErrorRow};
-pub use http_token::is_token_byte;
+pub use header_fields::{
+    FAIRNESS_ID, OBJECTIVE, POLICY, PRIORITY, SLO_TPOT, SLO_TTFT, STRICT, TIMING, bearer_token,
+    is_control_field, is_token_byte, token_of,
+};
 pub use kind_counters::KindCounters;
 pub use model_name::{
     CanonicalName, DEFAULT_TAG, canonical_name, default_tag_forms, has_tag, is_same_model,
@@ -62,10 +56,11 @@ pub use operations::Operations;
 pub use overflow::ContextOverflow;
 pub use placement::{Tier, ZoneId, ZoneSet};
 pub use printable::{MAX_NAME, escape, is_unprintable, show_names};
-pub use prompt::{Layout, MAX_PROMPT_FIELDS, PromptField, PromptPlace};
+pub use prompt::{
+    BILLING_LINE, Layout, MAX_PROMPT_FIELDS, PromptField, PromptPlace, TokenEstimate,
+    without_billing_line,
+};
 pub use query::{percent_decode, query_value, query_without};
-pub use reasoning_field::ReasoningField;
 pub use stream::StreamFraming;
-pub use token_estimate::TokenEstimate;
 pub use trace::{TRACEPARENT, TRACESTATE, TraceContext};
 pub use usage_call::{UsageCall, UsageRequest};

@@ -1,4 +1,7 @@
-//! The position of the prompt in the JSON body of an operation.
+//! The prompt of a request: its position in the JSON body of an operation, the methods of
+//! estimating its length without a tokenizer, and a line in it that is not for a model.
+
+use crate::choice;
 
 /// The layout of a member's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,4 +66,55 @@ pub(super) const fn images(name: &'static str) -> PromptField {
 /// A member whose text only counts.
 pub(super) const fn counted(name: &'static str) -> PromptField {
     PromptField { name, layout: Layout::Plain, place: PromptPlace::Counted }
+}
+
+choice! {
+    /// The method that estimates the number of prompt tokens.
+    pub enum TokenEstimate {
+        /// By script, a quarter of the sum: most letters count one, Chinese, Japanese and Korean
+        /// characters three, emoji and rare scripts up to twelve. In long texts digits, punctuation
+        /// and changes of case count more, and runs of one character less.
+        Auto = "auto",
+        /// Characters / 4: as `auto` for alphabets, several times too low for Chinese, Japanese,
+        /// Korean.
+        Chars = "chars",
+        /// UTF-8 bytes / 4: as `auto` for Chinese, Japanese, Korean, too high for Cyrillic.
+        Utf8 = "utf8",
+    }
+}
+
+#[expect(clippy::derivable_impls, reason = "`choice!` takes no attributes on its values")]
+impl Default for TokenEstimate {
+    fn default() -> Self {
+        Self::Auto
+    }
+}
+
+/// The start of the first line of Claude Code's instructions: a provider header in the text of the
+/// prompt. Its value changes with each request, and means nothing to a model.
+pub const BILLING_LINE: &str = "x-anthropic-billing-header:";
+
+/// Returns the text without that line, if it begins with it.
+pub fn without_billing_line(text: &str) -> &str {
+    if !text.starts_with(BILLING_LINE) {
+        return text;
+    }
+    // The line alone: nothing of it is for a model.
+    text.split_once('\n').map_or("", |(_, rest)| rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn billing_line_is_removed_and_following_text_is_kept() {
+        let line =
+            "x-anthropic-billing-header: cc_version=2.1.30.a1b; cc_entrypoint=cli; cch=00ff1;";
+        assert_eq!(without_billing_line(line), "");
+        assert_eq!(without_billing_line(&format!("{line}\nBe brief.\nNow.")), "Be brief.\nNow.");
+        for other in ["", "Be brief.", "A x-anthropic-billing-header: is a header."] {
+            assert_eq!(without_billing_line(other), other);
+        }
+    }
 }

@@ -5,7 +5,6 @@ mod backends;
 mod budgets;
 mod clients;
 mod folders;
-mod groups;
 pub(super) mod models;
 mod policies;
 mod soundness;

@@ -11,13 +11,12 @@ mod model_table;
 mod overridable;
 mod overrides;
 mod sections;
-mod source;
 mod syntax;
 pub mod tls;
 mod unknown_variable;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use changes::{Change, Changes};
@@ -61,7 +60,6 @@ pub use sections::telemetry::{BackendTelemetry, TelemetryConfig, TelemetryUse};
 pub use sections::timeouts::{TimeoutOverrides, TimeoutsConfig};
 pub use sections::tracing::TracingConfig;
 pub use sections::{AdminConfig, Config, DiscoveryConfig, OllamaConfig, UsageConfig};
-pub use source::ConfigSource;
 pub use syntax::environment::Environment;
 pub use syntax::errors::{
     ConfigError, Encoding, Fault, OtherFormat, Problem, PromptError, SecretError, SyntaxCause,
@@ -253,6 +251,26 @@ fn wrap_list(root: &mut Node) {
         let node = root.clone();
         let place = node.place.clone();
         root.content = Content::Map(vec![Entry { key: "backends".to_owned(), place, node }]);
+    }
+}
+
+/// A file, the environment and the flags that override it.
+#[derive(Debug, Clone)]
+pub struct ConfigSource {
+    pub path: PathBuf,
+    /// The environment: values of `${NAME}`, and overrides.
+    pub environment: Environment,
+    /// Overrides from the command line, which take precedence.
+    pub overrides: Vec<(String, String)>,
+}
+
+impl ConfigSource {
+    /// Loads the configuration, including the files with secrets.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with every error found.
+    pub fn load(&self) -> Result<Config, ConfigError> {
+        Config::load(&self.path, &self.environment, &self.overrides)
     }
 }
 

@@ -29,7 +29,6 @@ pub(super) mod server;
 pub(super) mod shared_state;
 pub(super) mod strategy;
 pub(super) mod telemetry;
-mod tier;
 pub(super) mod timeouts;
 pub(super) mod tracing;
 

@@ -29,7 +29,6 @@ mod request_record;
 mod requested_model;
 mod resolve;
 mod retry;
-mod route_context;
 mod router;
 mod scratch;
 mod session;

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::error::{BadResponse, Done};
 use super::event::{Event, FinishReason, Totals};
 use super::json::is_object;
-use super::limits::ResponseLimits;
+use super::reply::ResponseLimits;
 
 /// A tool call whose arguments are complete at the end.
 #[derive(Debug, Default)]

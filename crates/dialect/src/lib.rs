@@ -21,7 +21,6 @@ mod gathered;
 mod image;
 mod json;
 mod json_end;
-mod limits;
 mod link;
 mod piece;
 mod reply;
@@ -40,7 +39,7 @@ pub use ensemble::{EnsembleError, EnsembleRequest, critique_body, response_text}
 pub use error::{BadResponse, ConvertError};
 pub use error_meaning::ErrorMeaning;
 pub use json_end::JsonEnd;
-pub use limits::ResponseLimits;
+pub use reply::ResponseLimits;
 pub use reply::{ReplyContext, ReplyTerms};
 pub use unsupported::{has_svg, read_unsupported, without};
 

@@ -1,19 +1,48 @@
-//! One connection to a mock engine: reads and records each request, then responds or fails.
+//! One connection to a mock engine: reads and records each request, then responds or fails. Beside
+//! it, the state that all connections of an engine share.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use penstock_api::Operation;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 
 use super::deliver::{Delivery, Ending};
 use super::fault::Fault;
 use super::info;
+use super::library::Library;
+use super::memory::Memory;
 use super::received::path_of;
-use super::records::OpenRequest;
+use super::records::{OpenRequest, Records};
 use super::responses::{self, Response, Whole};
-use super::shared::Shared;
+use super::script::Script;
+use super::spec::EngineSpec;
 use super::wire::{ReadError, Wire};
 use super::wire_head::{Head, is_probe_line};
+
+/// The state of a mock engine that its connections share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) spec: EngineSpec,
+    pub(super) script: Script,
+    pub(super) records: Records,
+    pub(super) memory: Option<Memory>,
+    pub(super) library: Option<Library>,
+    pub(super) connections: Mutex<Connections>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    pub(super) open: JoinSet<()>,
+    // The accept task may still run on another thread while the engine is dropped.
+    pub(super) is_over: bool,
+}
+
+impl Shared {
+    pub(super) fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, number: u64) {
     let _open = shared.records.connection_opened();

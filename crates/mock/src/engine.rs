@@ -8,13 +8,13 @@ use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinHandle;
 
 use super::connection;
+use super::connection::Shared;
 use super::fault::Fault;
 use super::library::Library;
 use super::memory::Memory;
 use super::received::{Cancelled, Counters, Malformed, Received};
 use super::records::Records;
 use super::script::Script;
-use super::shared::Shared;
 use super::spec::EngineSpec;
 
 // A burst of connections must not find it full: that would look like a slow engine.

@@ -15,7 +15,6 @@ mod received;
 mod records;
 mod responses;
 mod script;
-mod shared;
 mod spec;
 mod wire;
 mod wire_head;

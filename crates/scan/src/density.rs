@@ -5,8 +5,7 @@
 //! Counting every change would take longer than the rest of the scan. So a long text is measured in
 //! stretches that are spread over it, with one bit for each byte, and a short one not at all.
 
-use super::escape_starts::escape_starts;
-use super::marker::{Marker, Marking, STRETCH, widest_marking};
+use super::marker::{Marker, Marking, STRETCH, escape_starts, widest_marking};
 
 /// The length from which a text is measured; shorter ones have the density of words.
 pub(super) const MIN_MEASURED: usize = 256;

@@ -11,7 +11,6 @@ mod cursor;
 mod decode;
 mod definitions;
 mod density;
-mod escape_starts;
 mod failed_choice;
 mod file;
 mod further_models;
@@ -37,7 +36,6 @@ mod reported_failure;
 mod response_id;
 mod scalar;
 mod script;
-mod sink;
 mod skip;
 mod sse;
 mod stream_options;
@@ -57,6 +55,7 @@ pub use ids::StoredIds;
 pub use missing_result::{is_void, lacks_result, may_report_failure};
 pub use multipart::MultipartSyntax;
 pub use outline::Outline;
+pub use pieces::OutlineSink;
 pub use profile::{
     ModelForm, PromptPlaces, RequestProfile, RequestRequirements, ResidencyChange, TokenEstimate,
     UsageEdit,
@@ -64,7 +63,6 @@ pub use profile::{
 pub use prompt_limit::PromptLimit;
 pub use reported_failure::{FirstEvent, is_switched_off, reports_failed_result, reports_failure};
 pub use response_id::ResponseIdFinder;
-pub use sink::OutlineSink;
 pub use sse::{EventScanner, Progress};
 pub use twin::{check_twins, deciding_in_query};
 pub use usage::{CutCounts, Usage, find_counts, find_usage};

@@ -7,8 +7,7 @@ use wide::u8x16;
 
 use super::bytes::{HIGH, widest};
 use super::cursor::{Cursor, Parsed, Syntax};
-use super::escape_starts::escape_starts;
-use super::marker::STRETCH;
+use super::marker::{STRETCH, escape_starts};
 
 /// After this many stretches without a backslash, escapes count as rare again.
 const CLEAN_STRETCHES: u32 = 16;

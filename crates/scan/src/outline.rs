@@ -11,8 +11,7 @@ use twox_hash::XxHash3_128;
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::file::{File, MIN_LONG};
 use super::part::{PartKind, PartMember, ScannedPart};
-use super::pieces::write_string;
-use super::sink::OutlineSink;
+use super::pieces::{OutlineSink, write_string};
 use super::weight::weigh_blobs;
 use super::{RequestProfile, TokenEstimate};
 

@@ -3,8 +3,20 @@
 use penstock_api::slices::after;
 
 use super::decode::{Stop, decode};
-use super::sink::OutlineSink;
 use super::unescape::Unescape;
+
+/// Receives an outline piece by piece. Text is decoded directly into the sink's memory
+/// ([`OutlineSink::room`]), so that hashing a prompt copies it only once.
+pub trait OutlineSink {
+    /// Appends a piece.
+    fn add(&mut self, piece: &[u8]);
+    /// Memory for the next piece, never empty.
+    fn room(&mut self) -> &mut [u8];
+    /// Appends the first `count` bytes of the room.
+    fn fill(&mut self, count: usize);
+    /// Returns whether the sink ignores further pieces, so that the walk may stop.
+    fn is_full(&self) -> bool;
+}
 
 /// Decodes the string whose opening quote is at `at`. Returns the offset after it, or the end of
 /// the body if the sink is full.

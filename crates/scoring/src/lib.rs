@@ -17,10 +17,8 @@ mod profile;
 mod reading_values;
 mod readings;
 mod request;
-mod residency;
 mod scorers;
 mod spec;
-mod text;
 
 pub use costs::{RELEASE_COST_MS, RequestCosts};
 pub use objectives::{Headroom, Objectives};
@@ -30,13 +28,11 @@ pub use prediction::PredictedLatency;
 pub use prefix_params::PrefixParams;
 pub use preset::{PRESETS, Preset, SLO_SCORERS};
 pub use profile::{Profile, ProfileError, ScoreMatrix};
-pub use reading_values::{Adapter, Standing, known_reading};
+pub use reading_values::{Adapter, Eviction, Residency, Standing, known_reading};
 pub use readings::{Candidate, READINGS, ReadingRow, ScoreReading, WARM};
 pub use request::{PromptSize, RequestFeatures};
-pub use residency::{Eviction, Residency};
 pub use scorers::{Needs, SCORERS, Scorer, ScorerRow};
-pub use spec::ScorerSpec;
-pub use text::parse_scorers;
+pub use spec::{ScorerSpec, parse_scorers};
 
 /// The canonical form of a name: lower case, with `_` and `-` alike.
 pub fn normalize(name: &str) -> String {

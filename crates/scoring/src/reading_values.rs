@@ -1,9 +1,8 @@
-//! The types of readings in captures and in lines of `penstock score`: their JSON and its schema.
+//! The types of readings: states of an adapter, of telemetry and of a model on a backend, and the
+//! JSON of each in captures and in lines of `penstock score`, with its schema.
 
 use penstock_api::units::Micros;
 use serde_json::Value;
-
-use super::residency::{Eviction, Residency};
 
 /// The state of a request's adapter on a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -42,6 +41,42 @@ penstock_api::named! {
         /// The last sample is older than that and than two seconds, and the last scrape failed:
         /// not a candidate while another backend's telemetry is fresh.
         Failing = "failing",
+    }
+}
+
+penstock_api::named! {
+    /// The state of a model in a backend's memory.
+    #[derive(Default)]
+    pub enum Residency {
+        /// Not reported yet, or not recently.
+        #[default]
+        Unknown = "unknown",
+        /// On disk: a request loads it first.
+        Loadable = "loadable",
+        /// Put to sleep: a request wakes it, which is faster than loading.
+        Sleeping = "sleeping",
+        Resident = "resident",
+    }
+}
+
+impl Residency {
+    /// The residency of a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|one| one.name() == name)
+    }
+}
+
+penstock_api::named! {
+    /// The models that loading a model on a backend would evict.
+    #[derive(Default)]
+    pub enum Eviction {
+        /// No other model: it is in memory already, it only sleeps, or there is room for it.
+        #[default]
+        Nothing = "nothing",
+        /// At most models without a request of ours.
+        Idle = "idle",
+        /// Maybe a model that is in use.
+        InUse = "in_use",
     }
 }
 

@@ -6,8 +6,7 @@ use penstock_api::units::Micros;
 use serde_json::{Value, json};
 
 use super::prediction::PredictedLatency;
-use super::reading_values::{Adapter, ReadingValue, Standing};
-use super::residency::{Eviction, Residency};
+use super::reading_values::{Adapter, Eviction, ReadingValue, Residency, Standing};
 
 /// The share of a prompt that must be cached for its backend to be preferred.
 pub const WARM: f64 = 0.8;

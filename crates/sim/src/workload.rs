@@ -5,7 +5,6 @@
 //! previous response; the last call of an agent follows all requests it waits for.
 
 mod arrivals;
-mod duration;
 mod generate;
 mod lengths;
 mod presets;
@@ -13,7 +12,11 @@ mod sessions;
 mod spec;
 mod traces;
 
+use std::time::Duration;
+
+use penstock_api::units::{parse_duration, to_micros};
 use penstock_core::prefix::FOLDED_TOKENS;
+use serde::{Deserialize, Deserializer};
 
 use crate::engine::BLOCK_TOKENS;
 
@@ -189,4 +192,25 @@ pub(crate) fn rounded_u32(value: f64) -> u32 {
 /// Rounds to an index; see [`rounded`].
 pub fn rounded_index(value: f64) -> usize {
     usize::try_from(rounded(value)).unwrap_or(usize::MAX)
+}
+
+/// A duration of a workload file, with a unit as in the configuration, such as `250ms` or `10m`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Time(pub Duration);
+
+impl Time {
+    fn micros(self) -> f64 {
+        to_micros(self.0) as f64
+    }
+
+    fn times(self, factor: u32) -> Self {
+        Self(self.0.saturating_mul(factor))
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text).map(Self).map_err(serde::de::Error::custom)
+    }
 }

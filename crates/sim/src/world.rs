@@ -31,7 +31,6 @@ mod scrapes;
 mod sharing;
 #[cfg(test)]
 mod tests;
-mod verdicts;
 mod waiting;
 
 use std::collections::BTreeSet;

@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use penstock_api::Engine;
 
-use super::{MAX_BACKENDS, Soundness, check_health, check_spelled_once, groups};
+use super::{MAX_BACKENDS, Soundness, check_health, check_spelled_once};
 use crate::sections::Config;
-use crate::sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls};
+use crate::sections::backends::{AuthorizationPolicy, BackendConfig, ConnectionTls, Resolve};
 use crate::sections::listener::ListenAddress;
 use crate::syntax::document::{Entry, Node};
 use crate::syntax::errors::Problem;
@@ -86,7 +86,7 @@ fn check_backend(
     }
     check_spelled_once(item, format!("backends[{index}]"), "api_key", reader);
     check_backend_tls(backend, item, index, reader);
-    groups::check(config, backend, item, reader);
+    check_group(config, backend, item, reader);
     if is_own_api(backend) {
         let base = BackendUrl { base_path: String::new(), ..backend.url.clone() }.to_string();
         let warning = Warning::EndpointUrl { path: "/api/v1".to_owned(), base };
@@ -164,5 +164,30 @@ pub(super) fn check_identity(
     if tls.cert.is_some() != tls.key.is_some() {
         let key = if tls.cert.is_some() { "key" } else { "cert" };
         reader.fault(&item.place, Problem::MissingKey { key: key.to_owned(), section });
+    }
+}
+
+/// Checks a backend that stands for every address of a name. It was read from `item`.
+fn check_group(config: &Config, backend: &BackendConfig, item: &Node, reader: &mut Reader) {
+    let name = || backend.name.clone();
+    // An underscore starts the names of SRV records, not those of hosts.
+    if backend.url.host.starts_with('_') && backend.srv.is_none() {
+        let host = backend.url.host.clone();
+        reader.warn(&item.at("url").place, Warning::ServiceHost { backend: name(), host });
+    }
+    if !backend.is_group() {
+        return;
+    }
+    let is_each = backend.resolve == Resolve::Each;
+    if backend.srv.is_none() && backend.url.host.parse::<IpAddr>().is_ok() {
+        reader.fault(item.key_place("resolve"), Problem::NothingToResolve { name: name() });
+    }
+    if !is_each && item.entry("resolve").is_some() {
+        reader.fault(item.key_place("resolve"), Problem::SrvTogether { name: name() });
+    }
+    let start = format!("{}@", backend.name);
+    for twin in config.backends.iter().filter(|other| other.name.starts_with(&start)) {
+        let problem = Problem::NamedLikeAddress { name: twin.name.clone(), group: name() };
+        reader.fault(item.key_place("name"), problem);
     }
 }

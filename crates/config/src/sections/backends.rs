@@ -9,10 +9,9 @@ use penstock_api::{Engine, Operations, Tier, choice};
 use penstock_predict::{EngineRow, engine_rows};
 
 use super::health::HealthConfig;
-use super::model::{ModelEntry, ModelItem};
+use super::model::{ModelEntry, ModelItem, TierNumber};
 use super::name_sets::{Names, OperationNames};
 use super::telemetry::BackendTelemetry;
-use super::tier::TierNumber;
 use super::timeouts::TimeoutOverrides;
 use crate::syntax::collections::{List, Maybe};
 use crate::syntax::document::{Content, Node};

@@ -1,10 +1,10 @@
 //! Settings of models: `models:` for all backends, and the list of each backend.
 
 use penstock_api::{Capabilities, Operations, Tier};
+use serde_json::json;
 
 use super::name_sets::{CapabilityNames, Names, OperationNames};
 use super::price::Price;
-use super::tier::TierNumber;
 use super::timeouts::TimeoutOverrides;
 use crate::misplaced::other_words;
 use crate::syntax::collections::{List, Maybe};
@@ -97,5 +97,24 @@ impl Setting for ModelItem {
 
     fn shape() -> Shape {
         Shape::Either(vec![Shape::text(), ModelEntry::shape()])
+    }
+}
+
+/// A tier, from 1 to 5: the quality of models by the operator's judgement.
+pub(super) struct TierNumber;
+
+impl Setting for TierNumber {
+    type Value = Tier;
+
+    fn read(node: &Node, reader: &mut Reader) -> Option<Tier> {
+        reader.parse(node, "a tier from 1 to 5", |text| Tier::new(text.parse().ok()?))
+    }
+
+    fn dump(value: &Tier) -> Dump {
+        Dump::Integer(value.number().into())
+    }
+
+    fn shape() -> Shape {
+        Shape::Scalar(json!({"type": "integer", "minimum": 1, "maximum": 5}))
     }
 }

@@ -7,7 +7,7 @@ use penstock_api::{Tier, choice};
 
 use super::Config;
 use super::backends::BackendConfig;
-use super::tier::TierNumber;
+use super::model::TierNumber;
 use crate::syntax::collections::{List, Maybe};
 use crate::syntax::glob::ModelGlob;
 use crate::syntax::setting::{choice_setting, section};

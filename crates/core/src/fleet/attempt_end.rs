@@ -9,10 +9,9 @@ use super::circuit_breaker::{BreakerState, BreakerTransition, ModelTransition, O
 use super::evidence::Learned;
 use super::fault_shares::Sign;
 use super::load::Probe;
-use super::outcome::{Outcome, OutcomeSource};
+use super::outcome::{Outcome, OutcomeSource, Requester};
 use super::progress::ExpectedWait;
 use super::quality::QualitySample;
-use super::requester::Requester;
 use super::serving::Serving;
 
 /// The number of further requests in flight that add one more expected duration to a whole

@@ -1,5 +1,5 @@
 //! The end of an attempt, classified by its lesson for a backend's circuit breaker, cooldown and
-//! latency.
+//! latency; and the sender of the request, as failure handling and fairness distinguish senders.
 
 use std::time::Duration;
 
@@ -7,7 +7,19 @@ use penstock_api::units::Timestamp;
 
 use super::cooldown::CooldownScope;
 use super::load::Probe;
-use super::requester::Requester;
+use super::owner_shares::Owner;
+
+/// Hashes that identify the sender of a request; equal senders have equal hashes within one
+/// process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requester {
+    /// The client: its key, or else its address.
+    pub client: u64,
+    /// The credential that backends with `authorization: pass` receive; never 0, also without one.
+    pub credential: u64,
+    /// The owner whose turn the request takes in a queue.
+    pub owner: Owner,
+}
 
 /// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

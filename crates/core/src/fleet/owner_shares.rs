@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use penstock_api::units::Timestamp;
 
-use super::requester::Owner;
-
 const BUCKETS: usize = 128;
 /// The time for which capacity is kept for an owner after its last request.
 const RECENT: Duration = Duration::from_secs(60);
@@ -19,6 +17,14 @@ const RECENT: Duration = Duration::from_secs(60);
 const FAR_MULTIPLE: u64 = 2;
 /// The largest value that counts as a limit.
 const MAX_LIMIT: u32 = 1 << 24;
+
+/// A key, an address or a tenant, whose requests take turns with those of others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Owner {
+    pub id: u64,
+    /// Its share in relation to others; 0 counts as 1.
+    pub weight: u32,
+}
 
 /// The part of a limit that is kept, rounded to whole requests: 1 of 8 with a reserve of an eighth,
 /// 0 of 3.

@@ -4,7 +4,7 @@ use penstock_api::units::Timestamp;
 
 use super::cooldown::CooldownScope;
 use super::load::Probe;
-use super::requester::Owner;
+use super::owner_shares::Owner;
 
 /// The conditions of a permit.
 #[derive(Debug, Clone, Copy, Default)]

@@ -5,9 +5,9 @@ use penstock_api::units::Timestamp;
 use penstock_scoring::{Eviction, Residency};
 
 use super::inflight_guard::{InflightGuard, ModelPermit};
+use super::owner_shares::Owner;
 use super::owner_shares::kept;
 use super::permit_request::{PermitLimits, PermitRequest};
-use super::requester::Owner;
 use super::serving::Serving;
 
 /// A reached limit of requests in flight.

@@ -13,9 +13,9 @@ use super::cooldown::CooldownScope;
 use super::latency::ModelLatency;
 use super::model_evidence::ModelEvidence;
 use super::model_state::ModelState;
+use super::outcome::Requester;
 use super::owner_shares::OwnerShares;
 use super::quality::Quality;
-use super::requester::Requester;
 use super::telemetry::EngineDetails;
 use crate::prefix::{CacheState, Slot};
 
@@ -184,5 +184,27 @@ impl Serving {
     /// learned in another epoch no longer holds.
     pub fn slot_and_epoch(&self) -> (Slot, u32) {
         (self.slot, self.state.telemetry.epoch())
+    }
+}
+
+/// Takes the capabilities that a model lacks, by the words of the engines, off its backends: they
+/// count more than a list of models, or what an operator declares. One that no backend is left to
+/// have stays: such requests are refused by their engines, and not all by the one that was tried
+/// last.
+pub(super) fn apply_lessons(serving: &mut [Serving]) {
+    let missing = |row: &Serving| row.model_state.lessons.missing();
+    if serving.iter().all(|row| missing(row).is_empty()) {
+        return;
+    }
+    for (capability, _) in Capabilities::NAMED {
+        let has = |row: &&mut Serving| {
+            row.usable.contains(capability) && !missing(row).contains(capability)
+        };
+        if !serving.iter_mut().any(|row| has(&row)) {
+            continue;
+        }
+        for row in serving.iter_mut().filter(|row| missing(row).contains(capability)) {
+            row.lack(capability);
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The backends of each model, and their capabilities there. Rebuilt whenever the configuration or
 //! a discovery changes them, and immutable in between.
 
-mod lessons;
 mod model;
 mod rules;
 mod serve;
@@ -26,10 +25,10 @@ use super::model_names::ModelNames;
 use super::model_state::ModelState;
 use super::owner_shares::OwnerShares;
 use super::quality::{Quality, QualityRules};
-use super::serving::Serving;
+use super::serving::{Serving, apply_lessons};
 use super::zones::Zones;
 use crate::prefix::ModelIndex;
-use lessons::apply_lessons;
+
 pub use model::Model;
 pub use rules::TopologyRules;
 use serve::serve;

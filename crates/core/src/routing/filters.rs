@@ -15,11 +15,9 @@ mod recent_faults;
 mod requests_in_flight;
 mod reserve;
 mod slow_start;
-mod verdict;
 mod work;
 
 pub use reason::RejectReason;
-pub use verdict::Verdict;
 
 pub(super) use conditions::{Candidacy, Conditions};
 pub(super) use context::{context_of, is_too_short};
@@ -180,4 +178,35 @@ pub(super) fn rejections<'a>(
 ) -> impl Iterator<Item = (u32, Result<(), RejectReason>)> {
     let filters = Filters::new(input, model, Conditions::LENIENT);
     (0_u32..).zip(model.serving.iter().map(move |candidate| filters.check(candidate)))
+}
+
+/// The result of [`Filters::check`]. `bool` is for callers that ignore the
+/// reason: none is built.
+pub trait Verdict {
+    /// The backend may take the request.
+    fn admit() -> Self;
+    /// The backend may not take it.
+    fn reject(reason: impl FnOnce() -> RejectReason) -> Self;
+}
+
+impl Verdict for bool {
+    #[inline(always)]
+    fn admit() -> Self {
+        true
+    }
+
+    #[inline(always)]
+    fn reject(_reason: impl FnOnce() -> RejectReason) -> Self {
+        false
+    }
+}
+
+impl Verdict for Result<(), RejectReason> {
+    fn admit() -> Self {
+        Ok(())
+    }
+
+    fn reject(reason: impl FnOnce() -> RejectReason) -> Self {
+        Err(reason())
+    }
 }

@@ -140,6 +140,14 @@ fn gcd(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
+/// The randomness, the buffers and the observer of one decision.
+#[derive(Debug)]
+pub(super) struct RouteContext<'a, S, R> {
+    pub(super) random: &'a mut S,
+    pub(super) scratch: &'a mut Scratch,
+    pub(super) recorder: &'a mut R,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -12,8 +12,8 @@ use crate::event::{CallStart, Event, FinishReason, is_failure};
 use crate::gathered::check_size;
 use crate::json::{Text, is_string, text_of};
 use crate::json_end::JsonEnd;
-use crate::limits::{MAX_CALLS, MAX_NAME};
 use crate::piece::{Channel, Halves, Piece};
+use crate::reply::{MAX_CALLS, MAX_NAME};
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]

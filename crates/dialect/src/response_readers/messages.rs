@@ -9,8 +9,8 @@ use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{Event, FinishReason, TokenUsage};
 use crate::json::{Text, text_of};
-use crate::limits::MAX_CALLS;
 use crate::piece::{Channel, Halves, Piece};
+use crate::reply::MAX_CALLS;
 
 /// An event, or a complete message; the type distinguishes them.
 #[derive(Deserialize)]

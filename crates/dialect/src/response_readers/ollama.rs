@@ -13,8 +13,8 @@ use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{Event, FinishReason, Timings, TokenUsage};
 use crate::json::{Text, text_of};
-use crate::limits::MAX_CALLS;
 use crate::piece::{Channel, Halves, Piece};
+use crate::reply::MAX_CALLS;
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]

@@ -2,9 +2,9 @@
 //! least cost to others.
 
 use super::{Needs, Scorer, ScorerRow, each};
+use crate::reading_values::{Eviction, Residency};
 use crate::readings::Candidate;
 use crate::request::RequestFeatures;
-use crate::residency::{Eviction, Residency};
 
 pub(super) const ROW: ScorerRow = ScorerRow {
     name: "resident",

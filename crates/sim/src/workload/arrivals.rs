@@ -4,8 +4,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use super::duration::Time;
-use super::{Workload, rounded};
+use super::{Time, Workload, rounded};
 use crate::random::{Purpose, Stream, weibull_shape};
 
 /// The arrival process of requests.

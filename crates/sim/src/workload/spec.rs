@@ -2,8 +2,8 @@
 
 use serde::Deserialize;
 
+use super::Time;
 use super::arrivals::Arrivals;
-use super::duration::Time;
 use super::lengths::Lengths;
 
 /// The description of a workload, as in its file.

@@ -1,12 +1,15 @@
 //! The future of the requests at an engine if no other request arrives: a clone of the engine, with
-//! the true output lengths, computes until they end. Only the simulator can do this; no decision of
-//! `penstock serve` reads it.
+//! the true output lengths, computes until they end. From it come the verdicts on refusals: what
+//! the engines could have done for a request if no other one had arrived. Only the simulator can do
+//! this; no decision of `penstock serve` reads it.
 
 use ahash::HashMap;
+use penstock_core::fleet::BackendSet;
 
 use super::World;
 use super::engines::PICOS;
 use super::events::Sent;
+use super::result::{ShedReason, Status, Verdict};
 use crate::engine::{EngineEvent, EngineServer, EventKind};
 
 /// The maximum number of steps of an engine's clone; a series of unchanged steps counts as one.
@@ -185,6 +188,35 @@ impl LookAhead<'_> {
                 }
             }
             EventKind::Refused(_) => {}
+        }
+    }
+}
+
+impl World<'_> {
+    pub(super) fn shed(&mut self, id: u32, reason: ShedReason, at: u64) {
+        // The engines have no part in these.
+        if !matches!(reason, ShedReason::Unserved | ShedReason::BudgetExceeded) {
+            self.judge(id, at);
+        }
+        self.end(id, Status::Shed(reason), at);
+    }
+
+    /// Judges what could be done for a request now. Once it could have been served well, a later
+    /// refusal is wrong.
+    pub(super) fn judge(&mut self, id: u32, at: u64) {
+        let known = self.results.get(id as usize).map_or(Verdict::None, |one| one.verdict);
+        if !self.spec.judges_sheds || known == Verdict::Wrong {
+            return;
+        }
+        let outlooks =
+            self.outlooks(id, self.balancer_of(id), &BackendSet::default(), at).unwrap_or_default();
+        let verdict = match () {
+            () if outlooks.iter().any(|one| one.gain > 0) => Verdict::Wrong,
+            () if outlooks.iter().any(|one| one.own.is_good) => Verdict::Harmful,
+            () => known.max(Verdict::Late),
+        };
+        if let Some(result) = self.results.get_mut(id as usize) {
+            result.verdict = known.max(verdict);
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::fleet::Model;
 use crate::routing::filters::RejectReason;
 use crate::routing::prediction::PredictedRequest;
 use crate::routing::random::{Peek, RandomSource};
-use crate::routing::route_context::RouteContext;
+use crate::routing::scratch::RouteContext;
 use crate::routing::strategies::smart;
 use crate::routing::{RouteError, RouteInput, Router, RoutingDecision, Scratch, filters, readings};
 

@@ -12,7 +12,7 @@ use crate::fleet::ModelId;
 use crate::routing::filters::{self, RejectReason};
 use crate::routing::random::Replay;
 use crate::routing::recorder::Recorder;
-use crate::routing::route_context::RouteContext;
+use crate::routing::scratch::RouteContext;
 use crate::routing::{Router, Scratch};
 
 /// The id of the captured model: a capture is about one model, identified by its name.

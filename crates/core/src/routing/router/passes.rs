@@ -10,7 +10,7 @@ use crate::routing::filters::{Candidacy, Conditions, Filters, RejectReason};
 use crate::routing::random::RandomSource;
 use crate::routing::readings;
 use crate::routing::recorder::Recorder;
-use crate::routing::route_context::RouteContext;
+use crate::routing::scratch::RouteContext;
 use crate::routing::strategies::{LiveReading, Picked, Rules, weighted};
 use crate::routing::weighted::Weighted;
 

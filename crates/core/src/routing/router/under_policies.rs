@@ -7,7 +7,7 @@ use crate::routing::policies::{
 };
 use crate::routing::random::RandomSource;
 use crate::routing::recorder::Recorder;
-use crate::routing::route_context::RouteContext;
+use crate::routing::scratch::RouteContext;
 use crate::routing::{RouteInput, RoutingDecision};
 
 impl Router {

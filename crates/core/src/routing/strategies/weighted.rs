@@ -9,8 +9,7 @@ use crate::routing::filters::RejectReason;
 use crate::routing::random::RandomSource;
 use crate::routing::record::ScoreRecord;
 use crate::routing::recorder::Recorder;
-use crate::routing::route_context::RouteContext;
-use crate::routing::scratch::Readings;
+use crate::routing::scratch::{Readings, RouteContext};
 
 /// Picks one of the candidates in `context.scratch` by their readings alone, live or recorded.
 /// `features` are the request's, with `in_turn` set if it has no prompt.

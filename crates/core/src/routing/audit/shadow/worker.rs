@@ -19,7 +19,7 @@ use crate::prefix::{Chain, MemoryBudget, prompt_chain};
 use crate::routing::random::Replay;
 use crate::routing::readings::prompt_features;
 use crate::routing::recorder::NoRecord;
-use crate::routing::route_context::RouteContext;
+use crate::routing::scratch::RouteContext;
 use crate::routing::{Router, Scratch, Weighted};
 
 /// The seed of the shadow's random picks: fixed, because they need not be unpredictable.

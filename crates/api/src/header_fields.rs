@@ -1,6 +1,8 @@
-//! Header fields that tell a load balancer what to do with a request. No engine receives them.
+//! Header fields of requests: those that tell a load balancer what to do with a request, which no
+//! engine receives, and the credentials that callers of both ports send.
 
-use http::header::HeaderName;
+use http::HeaderMap;
+use http::header::{self, HeaderName};
 
 /// The client's objective for the time to the first token, in milliseconds.
 pub const SLO_TTFT: HeaderName = HeaderName::from_static("x-slo-ttft-ms");
@@ -31,4 +33,23 @@ pub fn is_control_field(name: &HeaderName) -> bool {
         && (ours.contains(&name)
             || ["x-prediction-based-scheduling", "x-prediction-based-scheduling-off"]
                 .contains(&name.as_str()))
+}
+
+/// Returns the token of `Authorization: Bearer TOKEN`; the scheme is case-insensitive (RFC 9110
+/// §11.1).
+pub fn bearer_token(headers: &HeaderMap) -> Option<&[u8]> {
+    token_of(headers.get(header::AUTHORIZATION)?.as_bytes())
+}
+
+/// Returns the token in the value of an `Authorization` header.
+pub fn token_of(value: &[u8]) -> Option<&[u8]> {
+    let (scheme, token) = value.split_at_checked("bearer ".len())?;
+    // More than one space may follow the scheme (RFC 9110 §11.4).
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+/// Returns whether a byte may be in a token (RFC 9110 §5.6.2).
+#[inline]
+pub fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
