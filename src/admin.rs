@@ -3,7 +3,6 @@
 //! its endpoints; each group of endpoints has a file; `access_control` checks each request.
 
 mod access_control;
-mod budgets;
 mod connection_limit;
 mod dashboard;
 mod decisions;
@@ -126,7 +125,7 @@ static ENDPOINTS: &[Endpoint] = &[
     ),
     get(
         &["/budgets"],
-        budgets::states,
+        endpoints::budgets,
         "what was spent of each budget, and what is left: ?name= of one budget, ?n=",
     ),
     usage(

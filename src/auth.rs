@@ -2,12 +2,10 @@
 //! owner of what the client stores. Knows neither the way of a request nor its response.
 
 mod client_keys;
-mod key_owner;
 
 pub use client_keys::ClientKeys;
 
 pub(crate) use client_keys::{KeyFailure, restore_used};
-pub(crate) use key_owner::KeyOwner;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,6 +16,7 @@ use penstock_api::{bearer_token, query_value, query_without};
 use penstock_config::Compat;
 use penstock_core::clients::ClientIdentity;
 use penstock_core::routing::Generation;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::downstream::certificate::CertificateNames;
 use crate::upstream::headers::{key_in_field, key_in_protocols};
@@ -65,4 +64,34 @@ pub(crate) fn without_query_key(uri: &Uri) -> Option<Uri> {
 
 fn given_key(headers: &HeaderMap) -> Option<&[u8]> {
     bearer_token(headers).or_else(|| key_in_field(headers)).or_else(|| key_in_protocols(headers))
+}
+
+/// The owner of a client's responses: a hash of its id. Without configured keys there is no hash,
+/// and every client may read them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct KeyOwner(Option<u64>);
+
+impl KeyOwner {
+    pub(crate) const ANYONE: Self = Self(None);
+
+    /// Returns the owner for clients with that id. That of a key in the file is its name: a new key
+    /// under the same name reads what the old one made.
+    pub(crate) fn of(client_id: &str) -> Self {
+        Self(Some(xxh3_64(client_id.as_bytes())))
+    }
+
+    /// Returns the owner with that hash, as written by another process.
+    pub(crate) fn from_hash(hash: Option<u64>) -> Self {
+        Self(hash)
+    }
+
+    /// Returns the hash that identifies the owner in another process as well.
+    pub(crate) fn to_hash(self) -> Option<u64> {
+        self.0
+    }
+
+    /// Returns whether these clients may read what was made for `made_by`.
+    pub(crate) fn may_read(self, made_by: Self) -> bool {
+        made_by == Self::ANYONE || self == made_by
+    }
 }

@@ -7,7 +7,6 @@ mod client;
 mod completions;
 mod config;
 mod demo;
-mod detached_launcher;
 mod doctor;
 mod engines;
 mod error;
@@ -27,12 +26,15 @@ mod source;
 mod top;
 mod usage;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use error::CliError;
+use error::{CliError, USAGE};
 use output::Output;
+
+use crate::lifecycle::detached_launcher;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -111,14 +113,14 @@ commands! {
 
 /// Parses the arguments of this process and runs the command.
 pub fn run() -> ExitCode {
-    if let Some(code) = detached_launcher::run(std::env::args_os().skip(1)) {
+    if let Some(code) = run_launcher(std::env::args_os().skip(1)) {
         return code.into();
     }
     match Cli::try_parse() {
         Ok(cli) => run_command(&cli.command, &mut Output::of_process()).into(),
         // Includes `--help` and `--version`: clap knows which messages go to standard output.
         Err(error) => match error.print() {
-            Ok(()) if error.use_stderr() => error::USAGE.into(),
+            Ok(()) if error.use_stderr() => USAGE.into(),
             Ok(()) | Err(_) => ExitCode::SUCCESS,
         },
     }
@@ -134,6 +136,20 @@ fn run_command(command: &Command, output: &mut Output) -> u8 {
             error.exit_code()
         }
     }
+}
+
+/// Runs the hidden command that a graceful upgrade starts the new process with, if the arguments
+/// name it, and returns the exit code of that process. No help, manual or completion lists it.
+fn run_launcher(mut arguments: impl Iterator<Item = OsString>) -> Option<u8> {
+    if arguments.next()? != detached_launcher::COMMAND {
+        return None;
+    }
+    let program = arguments.next()?;
+    let started = detached_launcher::start(&program, arguments);
+    Some(started.unwrap_or_else(|error| {
+        Output::of_process().complain("error", CliError::NothingToTakeOver(error));
+        USAGE
+    }))
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ mod engines;
 mod examination;
 mod health_check;
 mod idle_connection;
-mod json;
 mod listed_models;
 mod loaded;
 mod metrics;

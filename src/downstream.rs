@@ -6,7 +6,6 @@
 //! → `http1` or `http2`, which call the application once per request. The application reaches its
 //! client through `client`: it reads the body with `body_reader` and watches for a disconnect.
 
-mod accepted;
 pub(crate) mod acceptor;
 pub(crate) mod body;
 pub(crate) mod body_reader;
@@ -14,7 +13,6 @@ pub(crate) mod body_stream;
 pub(crate) mod certificate;
 pub(crate) mod client;
 pub mod clients;
-pub mod close_reasons;
 pub(crate) mod connection_limit;
 pub(crate) mod counted;
 pub mod encoded_body;

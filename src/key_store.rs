@@ -10,8 +10,6 @@ mod record;
 mod revoked_tokens;
 mod rows;
 mod sharing;
-mod stored_time;
-mod watcher;
 
 pub use attributes::{InvalidKey, KeyAttributes};
 pub use error::KeyStoreError;
@@ -20,9 +18,10 @@ pub use record::{KeyRecord, MadeKey};
 pub use revoked_tokens::{RevokedToken, RevokedTokens};
 pub use rows::RowProblem;
 
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
@@ -34,6 +33,10 @@ use serde_json::Value;
 use database::Database;
 use revoked_tokens::StoredToken;
 use rows::DamagedRow;
+
+/// The pause between two looks of the watcher, each of which takes microseconds: a new key is known
+/// at once.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The most that a store holds.
 #[derive(Debug, Clone, Copy)]
@@ -103,7 +106,7 @@ impl KeyStore {
     /// # Errors
     /// When the thread cannot be started.
     pub fn watch(self: &Arc<Self>) -> std::io::Result<()> {
-        watcher::start(self)
+        start_watcher(self)
     }
 
     /// Returns the keys that requests are checked against.
@@ -334,6 +337,24 @@ impl KeyStore {
                     );
                 }
             }
+        }
+    }
+}
+
+/// Starts the thread that sees the changes of other processes: the command line, other penstocks.
+/// It ends with the store.
+fn start_watcher(store: &Arc<KeyStore>) -> io::Result<()> {
+    let store = Arc::downgrade(store);
+    let thread = std::thread::Builder::new().name("client keys".to_owned());
+    thread.spawn(move || watch(&store)).map(drop)
+}
+
+fn watch(store: &Weak<KeyStore>) {
+    loop {
+        std::thread::sleep(LOOK_INTERVAL);
+        match store.upgrade() {
+            Some(store) => store.refresh(),
+            None => return,
         }
     }
 }

@@ -35,7 +35,6 @@ pub(crate) mod own_response;
 pub(crate) mod policies;
 pub(crate) mod queue;
 pub(crate) mod rate_limits;
-pub(crate) mod replay;
 pub(crate) mod request;
 pub(crate) mod response;
 pub(crate) mod response_fields;

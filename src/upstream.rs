@@ -13,7 +13,6 @@ pub(crate) mod deadline;
 pub(crate) mod disposition;
 pub(crate) mod engine_exchange;
 pub(crate) mod failure;
-pub(crate) mod final_head;
 pub mod headers;
 pub(crate) mod http1;
 pub(crate) mod http2;

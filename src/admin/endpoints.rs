@@ -1,13 +1,16 @@
 //! The short endpoints: metrics, the fleet, the configuration in force, the report of the shadow
-//! strategy, and commands: drain and resume of backends, reload and graceful upgrade.
+//! strategy, the amounts that were spent of budgets, and commands: drain and resume of backends,
+//! reload and graceful upgrade.
 
 use penstock_api::query_value;
 use penstock_api::units::parse_duration;
-use penstock_clock::now;
+use penstock_clock::{now, unix_seconds};
+use penstock_core::admission::budgets::BudgetReport;
 use penstock_core::fleet::Model;
 use penstock_core::routing::ChosenStrategy;
 use serde_json::{Value, json};
 
+use super::ledger::{DEFAULT_ROWS, MAX_ROWS};
 use super::response::{AdminResponse, PendingResponse, Refusal};
 use super::{Admin, Call};
 use crate::observe::metrics::Scrape;
@@ -112,4 +115,26 @@ pub(super) fn upgrade(admin: &Admin, _call: &Call<'_>) -> PendingResponse {
         let pid = commands.upgrade().await.map_err(Refusal::UpgradeFailed)?;
         Ok(AdminResponse::json(&json!({"result": "upgraded", "pid": pid})))
     })
+}
+
+/// `/budgets`: every budget, by its name and the team or key whose amount it is. `name` is that of
+/// one budget; `n` limits the rows.
+pub(super) fn budgets(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+    // A form sends `name=` for a field that was left empty.
+    let given = |name| query_value(call.query, name).filter(|value| !value.is_empty());
+    let count = match given("n") {
+        None => DEFAULT_ROWS,
+        Some(count) => count.parse().map_err(|_not_a_number| Refusal::NotACount)?,
+    };
+    let count = count.min(MAX_ROWS);
+    let mut all = admin.proxy.budgets.reports(unix_seconds());
+    if let Some(name) = given("name") {
+        all.retain(|report| *report.budget == *name);
+    }
+    let rows: Vec<_> = all.iter().take(count).map(BudgetReport::to_json).collect();
+    Ok(AdminResponse::json(&json!({
+        "currency": call.generation.config.currency(),
+        "budgets": rows,
+        "has_more": all.len() > count,
+    })))
 }

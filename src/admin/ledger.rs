@@ -11,9 +11,9 @@ use crate::observe::ledger::{Dimension, ReportQuery, ReportRow, parse_day};
 use crate::observe::usage::UsageError;
 
 /// The number of rows in a response without `n`.
-const DEFAULT_ROWS: usize = 100;
+pub(super) const DEFAULT_ROWS: usize = 100;
 /// The maximum number of rows in a response.
-const MAX_ROWS: usize = 1000;
+pub(super) const MAX_ROWS: usize = 1000;
 
 /// `/usage`: the sums of `by`, the largest first. `since` and `until` are days; `n` limits the
 /// rows.

@@ -4,7 +4,6 @@
 mod book;
 mod choice;
 mod line;
-mod object;
 mod placed;
 mod result;
 

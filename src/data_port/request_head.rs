@@ -3,16 +3,16 @@
 
 mod key_error;
 mod query_check;
-mod trace;
 
 use std::sync::Arc;
 
 use http::header::{self, HeaderName, HeaderValue};
 use http::{HeaderMap, Method};
 use penstock_api::{
-    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, UsageCall,
+    Dialect, ErrorCode, FAIRNESS_ID, ModelCommand, OllamaRoute, Operation, TRACEPARENT,
+    TraceContext, UsageCall,
 };
-use penstock_config::{Compat, Config, Cors, FairnessId};
+use penstock_config::{Compat, Config, Cors, FairnessId, TracingConfig};
 use penstock_core::fleet::Owner;
 use penstock_core::routing::Way;
 
@@ -20,7 +20,6 @@ use crate::auth::{KeyFailure, identify_client, without_query_key};
 use crate::data_port::local_response::{send_local, send_preflight};
 use crate::data_port::request_head::key_error::key_error;
 use crate::data_port::request_head::query_check::check_query;
-use crate::data_port::request_head::trace::trace_of;
 use crate::data_port::target::Target;
 use crate::data_port::unknown_path;
 use crate::direct::passthrough::deletes_model;
@@ -32,6 +31,7 @@ use crate::ollama::broadcast::check_right;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::{error_response, send, send_error};
+use crate::seeds::Seeds;
 use crate::tokens::TokenRefusal;
 use crate::upstream::headers::{REQUEST_ID, is_key};
 
@@ -289,4 +289,23 @@ fn given_request_id(headers: &HeaderMap) -> Option<HeaderValue> {
 fn shown(path: &str) -> String {
     let short: String = path.chars().take(200).flat_map(char::escape_default).collect();
     if path.chars().count() > 200 { format!("{short}…") } else { short }
+}
+
+/// The distributed trace of a request: continued from the client's `traceparent`, else started
+/// here; `None` when traces are not propagated.
+fn trace_of(headers: &HeaderMap, config: &TracingConfig, seeds: &Seeds) -> Option<TraceContext> {
+    if !config.propagate {
+        return None;
+    }
+    let span = seeds.next();
+    let mut given = headers.get_all(TRACEPARENT).iter();
+    let continued = match (given.next(), given.next()) {
+        (Some(only), None) => TraceContext::follow(only.as_bytes(), span),
+        (Some(_), Some(_)) | (None, _) => None,
+    };
+    continued.or_else(|| {
+        let trace_id = u128::from(seeds.next()) << 64 | u128::from(seeds.next());
+        let is_sampled = seeds.next_share() < config.sample;
+        Some(TraceContext::begin(trace_id, span, is_sampled))
+    })
 }

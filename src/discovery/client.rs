@@ -14,8 +14,8 @@ use pingora::http::RequestHeader;
 use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::upstream::connect::Connector;
+use crate::upstream::engine_exchange::read_final_head;
 use crate::upstream::failure::ConnectError;
-use crate::upstream::final_head::read_final_head;
 
 /// The largest number of bytes that are read of a response.
 const MAX_BODY_BYTES: usize = 8 << 20;

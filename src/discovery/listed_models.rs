@@ -8,8 +8,6 @@ use penstock_config::ModelEntry;
 use penstock_core::fleet::DroppedModels;
 use serde_json::Value;
 
-use super::json::text;
-
 /// The largest number of models taken from one backend.
 pub(super) const MAX_MODELS: usize = 10_000;
 
@@ -57,6 +55,16 @@ impl ListedModels {
         });
         self.sizes.extend(sizes);
     }
+}
+
+/// Returns the text at a JSON pointer.
+pub(super) fn text<'a>(value: &'a Value, at: &str) -> Option<&'a str> {
+    value.pointer(at)?.as_str()
+}
+
+/// Returns a positive number of tokens.
+pub(super) fn to_tokens(value: &Value) -> Option<u32> {
+    value.as_u64().and_then(|tokens| u32::try_from(tokens).ok()).filter(|tokens| *tokens > 0)
 }
 
 #[cfg(test)]

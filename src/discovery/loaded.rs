@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError};
 use super::engines::{LM_STUDIO_LIST, LoadedSource};
-use super::json::{text, to_tokens};
+use super::listed_models::{text, to_tokens};
 use super::queries::Queries;
 
 /// The result of querying a backend's memory.

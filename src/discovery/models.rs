@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError};
 use super::engines::{LM_STUDIO_LIST, ModelList, detect, facts, own_pages};
-use super::json::{text, to_tokens};
-use super::listed_models::ListedModels;
+use super::listed_models::{ListedModels, text, to_tokens};
 use super::ollama_models::{self, ShownModels};
 use super::openai_models;
 use super::queries::Queries;

@@ -9,8 +9,7 @@ use penstock_config::ModelEntry;
 use serde_json::Value;
 
 use super::client::DiscoveryError;
-use super::json::{text, to_tokens};
-use super::listed_models::ListedModels;
+use super::listed_models::{ListedModels, text, to_tokens};
 use super::queries::Queries;
 
 /// The details that Ollama showed of its models, so that only changed models are read again, and

@@ -9,8 +9,7 @@ use penstock_config::ModelEntry;
 use serde_json::Value;
 
 use super::client::DiscoveryError;
-use super::json::{text, to_tokens};
-use super::listed_models::{ListedModels, MAX_MODELS};
+use super::listed_models::{ListedModels, MAX_MODELS, text, to_tokens};
 use super::queries::Queries;
 use crate::upstream::query_model::percent_encode;
 

@@ -16,15 +16,13 @@ use pingora::protocols::l4::ext::set_snd_buf;
 use pingora::server::ShutdownWatch;
 use tokio_util::sync::CancellationToken;
 
-use super::accepted::AcceptedConnection;
-use super::clients::Clients;
-use super::close_reasons::CloseReason;
+use super::clients::{Clients, CloseReason};
 use super::connection_limit::{ConnectionLimit, Excess};
 use super::counted::Counted;
 use super::http1::{GuardedStream, HeadWait, Http1Connection, IDLE_GRACE};
 use super::http2;
 use super::limits::ConnectionLimits;
-use super::listener::{AcceptError, Port};
+use super::listener::{AcceptError, AcceptedConnection, Port};
 use super::origin::Origin;
 use super::prefixed_stream::PrefixedStream;
 

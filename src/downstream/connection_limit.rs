@@ -8,10 +8,9 @@ use penstock_api::ErrorCode;
 use penstock_config::TrustedProxy;
 use pingora::protocols::Stream;
 
-use super::accepted::AcceptedConnection;
 use super::counted::Counted;
 use super::http2;
-use super::listener::Port;
+use super::listener::{AcceptedConnection, Port};
 use super::prefixed_stream::PrefixedStream;
 use super::response_writer::{REFUSAL_TIMEOUT, RawResponse};
 

@@ -42,11 +42,11 @@ use penstock_api::slices::split_at;
 use pingora::protocols::Stream;
 use tokio::io::{AsyncWrite, ReadBuf};
 
-use super::accepted::AcceptedConnection;
 use super::certificate::CertificateNames;
 use super::head_check;
 use super::head_check::{HeadError, LoggedRequest};
 use super::limits::HeadLimits;
+use super::listener::AcceptedConnection;
 use super::origin::{Origin, Peer};
 use super::prefixed_stream::poll_read_after;
 use crate::wire::poll_read_into;

@@ -35,8 +35,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::certificate::CertificateNames;
-use super::clients::Clients;
-use super::close_reasons::CloseReason;
+use super::clients::{Clients, CloseReason};
 use super::counted::Counted;
 use super::origin::Origin;
 use frame_deadline::{FrameDeadline, FrameTimeouts, WatchedStream};

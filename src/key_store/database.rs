@@ -6,14 +6,13 @@ mod tokens;
 
 use std::path::Path;
 
-use penstock_config::KeyHash;
+use penstock_config::{KeyHash, UnixTime};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::attributes::{InvalidKey, KeyAttributes};
 use super::error::KeyStoreError;
 use super::record::{KeyRecord, StoredSecret};
 use super::rows::{RowProblem, TableRows, read_all};
-use super::stored_time::{seconds, to_time};
 use crate::sqlite::{FileKind, OpenFile, foreign_writes};
 
 const SCHEMA: &str = "
@@ -213,4 +212,14 @@ fn read(row: &Row<'_>) -> Result<KeyRecord, RowProblem> {
         created_at: to_time(row.get(5)?),
         revoked_at: time(6)?,
     })
+}
+
+/// Returns a time that was read from the file.
+fn to_time(seconds: i64) -> UnixTime {
+    UnixTime(u64::try_from(seconds).unwrap_or_default())
+}
+
+/// Returns a time to write to the file.
+fn seconds(time: UnixTime) -> i64 {
+    i64::try_from(time.0).unwrap_or(i64::MAX)
 }

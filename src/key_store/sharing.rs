@@ -3,8 +3,6 @@
 //! change, while the server is not reached; the changes are sent later.
 
 mod keys;
-#[cfg(test)]
-mod test_store;
 mod tokens;
 
 use std::sync::Arc;
@@ -122,4 +120,23 @@ fn newer_than<'a>(held: &[SharedRecord], records: &'a [SharedRecord]) -> Vec<&'a
         held.get(&*record.id).is_none_or(|held| record.is_newer_than(held))
     };
     records.iter().filter(is_new).collect()
+}
+
+/// Stores for the tests of sharing.
+#[cfg(test)]
+mod test_store {
+    use penstock_config::UnixTime;
+
+    use crate::key_store::{KeyStore, StoreLimits};
+
+    pub(super) const NOW: UnixTime = UnixTime(1_800_000_000);
+
+    /// Returns an empty store of three keys and three revoked tokens.
+    pub(super) fn store(name: &str) -> KeyStore {
+        let folder = std::env::temp_dir().join(format!("penstock-sharing-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.join(name);
+        let _absent = std::fs::remove_file(&path);
+        KeyStore::open(&path, StoreLimits { keys: 3, revoked_tokens: 3 }).unwrap()
+    }
 }

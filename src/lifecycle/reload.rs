@@ -2,6 +2,7 @@
 //! force, and swapped in one atomic step. Requests in flight finish with the configuration they
 //! started with. An invalid file changes nothing.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use penstock_clock::now;
 use penstock_config::{Change, Changes, Config, ConfigError, ConfigSource, LogConfig};
 use penstock_core::fleet::{Groups, Health};
 use penstock_core::routing::Generation;
+use penstock_core::routing::audit::ShadowHost;
 use penstock_sim::replay::ReplayReport;
 use serde::Serialize;
 use tokio::sync::Semaphore;
@@ -17,7 +19,6 @@ use tokio::sync::Semaphore;
 use super::reload_gate::{GateError, simulate, simulated_config};
 use crate::discovery::{DiscoveryService, look_up_groups};
 use crate::downstream::port_tls::Look;
-use crate::lifecycle::SHADOW_HOST;
 use crate::observe::metrics::Metrics;
 use crate::observe::recent::RecentTraffic;
 use crate::observe::usage::LiveUsage;
@@ -27,6 +28,9 @@ use crate::proxy::Proxy;
 const MAX_READING: Duration = Duration::from_secs(30);
 /// The time limit for the first health checks of new backends.
 const FIRST_CHECKS: Duration = Duration::from_secs(5);
+
+/// The clock and the thread that the process provides to the shadow strategy. Routing has neither.
+pub(crate) const SHADOW_HOST: ShadowHost = ShadowHost { now, spawn };
 
 /// Applies the `log` section of a configuration.
 pub type ApplyLog = Box<dyn Fn(&LogConfig) + Send + Sync>;
@@ -270,4 +274,8 @@ fn log_report(report: &ReloadReport) {
         let settings = report.restart_needed.join(", ");
         tracing::warn!("these settings take effect after a restart: {settings}");
     }
+}
+
+fn spawn(name: &str, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(job).map(drop)
 }

@@ -4,7 +4,6 @@
 
 mod file;
 mod line;
-mod time;
 
 use std::io;
 use std::path::PathBuf;

@@ -4,7 +4,6 @@
 
 mod admin_connections;
 mod backends;
-mod conversions;
 mod distribution;
 mod outcome;
 mod page;
@@ -42,10 +41,9 @@ use crate::observe::series::SeriesMap;
 use crate::observe::usage::LiveUsage;
 use crate::proxy::Proxy;
 use backends::Backends;
-use conversions::Conversions;
 use distribution::{Distributions, observe};
 use outcome::{OutcomeId, status_label};
-use requests::{RequestKey, Requests};
+use requests::{Conversions, RequestKey, Requests};
 
 /// The sources of a scrape: the owners of all figures that are not counted in [`Metrics`].
 pub struct Scrape<'a> {

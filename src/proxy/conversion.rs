@@ -15,7 +15,7 @@ use crate::downstream::body::BodyClaim;
 use crate::proxy::failure::OwnError;
 use crate::upstream::failure::HeldResponse;
 use crate::upstream::relay::Transform;
-use crate::wire::long_work::beside_the_loop;
+use crate::wire::beside_the_loop;
 
 pub(crate) struct Conversion {
     terms: Terms,

@@ -4,18 +4,20 @@
 use std::cell::RefCell;
 use std::task::{Context, Waker};
 
+use once_cell::sync::Lazy;
+use penstock_api::mix::mix;
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, BackendSet};
-use penstock_core::prefix::{Chain, prompt_chain};
+use penstock_core::prefix::{Chain, FOLDED_TOKENS, MAX_UNFOLDED, fold, prompt_chain};
 use penstock_core::routing::{
-    CapturedAttempt, Live, NoRecord, RetrySafety, RouteError, RouteInput, Routed, RoutedSession,
-    RoutingDecision, Scratch, ServiceTime, Trace, Waited, Weighted,
+    CapturedAttempt, Live, NoRecord, ReplayFields, RetrySafety, RouteError, RouteInput, Routed,
+    RoutedSession, RoutingDecision, Scratch, ServiceTime, Trace, Waited, Weighted,
 };
+use penstock_scoring::PrefixParams;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use crate::proxy::flow::{Flow, RequestContext};
-use crate::proxy::replay::replay_fields;
 use crate::proxy::request::{Decided, RequestView, Reserved, ScannedRequest};
 
 /// The maximum number of times a decision is repeated because another request took the last permit
@@ -26,6 +28,10 @@ thread_local! {
     // One per thread: once its buffers have grown, a decision allocates nothing in them.
     static SCRATCH: RefCell<(Scratch, Chain)> = RefCell::default();
 }
+
+/// Makes hashes for the access log that match neither those of another process nor of a guessed
+/// prompt.
+static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_TOKENS));
 
 /// The reason why a decision has no backend.
 pub(crate) enum Undecided {
@@ -319,4 +325,24 @@ fn read_prompt<'a>(
     let terms = weighted.prefix_params(&request.fleet, model);
     prompt_chain(&request.profile, request.body(), model, terms, chain);
     Some(chain)
+}
+
+/// The fields that the access log keeps of a request so that it can be replayed: hashes of its
+/// prompt and session, and no text. Its body is still held.
+fn replay_fields(RequestView { ctx, request }: RequestView<'_>) -> ReplayFields {
+    let terms = PrefixParams {
+        block_tokens: FOLDED_TOKENS,
+        max_blocks: MAX_UNFOLDED,
+        ..PrefixParams::default()
+    };
+    let names = &ctx.generation.router.names;
+    let model = names.resolve(request.wanted_model(), &request.fleet, request.split);
+    let mut chain = Chain::default();
+    prompt_chain(&request.profile, request.body(), model, terms, &mut chain);
+    ReplayFields {
+        max_tokens: request.profile.max_tokens,
+        session: request.session.map(|session| mix(session.root ^ *SALT)),
+        block_tokens: FOLDED_TOKENS,
+        blocks: fold(chain.hashes()).map(|hash| mix(hash ^ *SALT)).collect(),
+    }
 }

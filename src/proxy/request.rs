@@ -26,7 +26,7 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::shift_state::ShiftState;
 use crate::upstream::response_monitor::ResponseMonitor;
-use crate::wire::long_work::beside_the_loop;
+use crate::wire::beside_the_loop;
 
 /// Fields about the bytes of an encoded body, which are wrong once it is decoded (RFC 9530).
 const OF_ENCODED: [HeaderName; 4] = [

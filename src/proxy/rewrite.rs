@@ -4,7 +4,7 @@
 //!    loaded or unloaded (`residency`), tokens are counted in steps (`token_count`), or the request
 //!    is converted (`conversions`).
 //! 2. After a refusal, between two attempts: fewer messages (`context_shift`), or none of what the
-//!    engine cannot use (`unsupported`).
+//!    engine cannot use ([`remove_unsupported`]).
 //! 3. On the response, [`change_of`]: it is converted back, or loses the usage that only penstock
 //!    requested (`usage_filter`).
 //!
@@ -14,15 +14,15 @@ pub(crate) mod context_shift;
 pub(crate) mod conversions;
 mod residency;
 mod token_count;
-pub(crate) mod unsupported;
 mod usage_filter;
 
 use http::header;
-use penstock_api::{Operation, StreamFraming};
+use penstock_api::{Capabilities, Operation, StreamFraming};
+use penstock_dialect::without;
 
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
 use crate::proxy::conversion::WayBack;
-use crate::proxy::flow::Flow;
+use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::request::ScannedRequest;
 use crate::upstream::relay::Transform;
 use crate::upstream::response_head::ResponseHead;
@@ -81,4 +81,20 @@ pub(crate) fn change_of(
     head.header.remove_header(&header::CONTENT_LENGTH);
     let filter = UsageFilter::new(request.profile.operation);
     Ok(Some(ResponseChange::Payload(Box::new(filter))))
+}
+
+/// Removes tools or images that an engine has refused because its model cannot use them, if
+/// `routing.retry_without` allows that. The request is then sent again without them, once for each
+/// capability. Returns whether there were any.
+pub(crate) fn remove_unsupported(
+    ctx: &mut RequestContext,
+    request: &mut ScannedRequest,
+    what: Capabilities,
+) -> bool {
+    let changed = without(request.profile.operation, request.body(), what);
+    let is_changed = changed.and_then(|changed| request.replace_body(ctx, changed)).is_some();
+    if is_changed {
+        ctx.record.edits.retried_without = ctx.record.edits.retried_without.union(what);
+    }
+    is_changed
 }

@@ -16,7 +16,6 @@ use pingora::protocols::http::v1::client::HttpSession;
 
 use crate::upstream::connect::Connector;
 use crate::upstream::failure::ConnectError;
-use crate::upstream::final_head::read_final_head;
 use crate::upstream::headers::REQUEST_ID;
 use crate::upstream::own_key::OwnKey;
 use crate::wire::body_budget::BodyClaim;
@@ -212,4 +211,20 @@ async fn in_time<T>(
             _ => ExchangeFailure::Broken,
         }
     })
+}
+
+/// Reads heads of a response up to the first that is no interim one (1xx), which may come before
+/// any response (RFC 9110 §15.2). Returns its status.
+///
+/// # Errors
+/// [`pingora::Error`] when the connection breaks, or what comes is not HTTP.
+// The caller limits the time, and with it the number of interim responses.
+pub(crate) async fn read_final_head(session: &mut HttpSession) -> pingora::Result<u16> {
+    loop {
+        session.read_response().await?;
+        let status = session.get_status().map_or(0, |status| status.as_u16());
+        if !(100..200).contains(&status) {
+            return Ok(status);
+        }
+    }
 }

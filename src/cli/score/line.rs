@@ -1,16 +1,17 @@
 //! One line of input.
 
 use std::fmt;
+use std::marker::PhantomData;
 
 use penstock_scoring::{
     Candidate, Picker, Profile, READINGS, ReadingRow, ScorerSpec, known_reading,
 };
+use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value as Json;
 
 use super::choice::{read_picker, read_preset, read_scorers};
-use super::object::Object;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -178,5 +179,30 @@ impl BackendLine {
     /// Returns whether the line gives the cached prefix of the backend.
     pub(super) fn has_prefix(&self) -> bool {
         self.prefix.is_some()
+    }
+}
+
+/// A value that was written as a JSON object: derived `Deserialize` also accepts a list of the
+/// values.
+#[derive(Debug, Clone, Copy)]
+struct Object<T>(T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData)).map(Self)
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields))
     }
 }

@@ -1,7 +1,6 @@
 //! One frame of the view: summary lines, and a row per backend.
 
 mod predictions;
-mod shadow;
 mod table;
 
 use penstock_api::units::ByteSize;
@@ -88,7 +87,7 @@ pub(super) struct Scene<'a> {
 /// Draws a frame; lines have no line breaks.
 pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Vec<String> {
     let mut lines = vec![title(scene), requests(figures), latencies(figures)];
-    lines.extend(shadow::shadow(figures));
+    lines.extend(show_shadow(figures));
     lines.push(FrameLine::default());
     let rows: Vec<Vec<Cell>> = scene
         .fleet
@@ -307,6 +306,34 @@ fn show_time(seconds: f64) -> String {
         (minutes, hours) if hours < 48.0 => format!("{hours}h{:02}m", minutes % 60.0),
         (_, hours) => format!("{}d{}h", (hours / 24.0).floor(), hours % 24.0),
     }
+}
+
+const SHADOW_DECISIONS: &str = "penstock_shadow_decisions_total";
+const SHADOW_EXPECTED: &str = "penstock_shadow_expected_tokens_total";
+const SHADOW_PROMPTS: &str = "penstock_shadow_prompt_tokens_total";
+
+/// Returns the line of the shadow strategy, with totals since its start as in `/shadow`; `None`
+/// without one.
+fn show_shadow(figures: &Figures<'_>) -> Option<FrameLine> {
+    if !figures.has(SHADOW_DECISIONS) {
+        return None;
+    }
+    let decisions = |result| figures.total(SHADOW_DECISIONS, &[("result", result)]);
+    let (same, other) = (decisions("same"), decisions("other"));
+    let prompts = figures.total(SHADOW_PROMPTS, &[]);
+    let expected = |side| show_share_of(figures.total(SHADOW_EXPECTED, &[("side", side)]), prompts);
+    let mut line = FrameLine::default();
+    line.fact("shadow agrees", show_share_of(same, same + other), Tone::Title);
+    line.fact("expected cached: live", expected("live"), Tone::Plain);
+    line.fact("shadow", expected("shadow"), Tone::Plain);
+    let dropped = figures.rate(SHADOW_DECISIONS, &[("result", "dropped")]);
+    let tone = if dropped > 0.0 { Tone::Warning } else { Tone::Plain };
+    line.fact("dropped/s", show_rate(dropped), tone);
+    Some(line)
+}
+
+fn show_share_of(part: f64, whole: f64) -> String {
+    if whole > 0.0 { format!("{:.1} %", part / whole * 100.0) } else { "-".to_owned() }
 }
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! A failed scrape doubles the pause up to 10 s (exponential backoff); jitter keeps backends apart.
 
 mod budget;
-mod error;
 mod fetch;
 mod source;
 
@@ -30,8 +29,7 @@ use tokio::task::JoinSet;
 use super::engine_metrics::{EnginePage, PageReader, read_props};
 use crate::discovery::engines::{ScrapePace, facts};
 use crate::upstream::connect::Connector;
-use error::ScrapeError;
-use fetch::{Fetched, Fetcher};
+use fetch::{Fetched, Fetcher, ScrapeError};
 use source::{Source, sources};
 
 /// Idle connections over HTTP/2 are reused for less than this; engines close theirs after 5 s.

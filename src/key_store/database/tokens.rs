@@ -6,10 +6,10 @@ use rusqlite::{OptionalExtension, Row, params};
 
 use super::Database;
 use super::shared::to_version;
+use crate::key_store::database::{seconds, to_time};
 use crate::key_store::error::KeyStoreError;
 use crate::key_store::revoked_tokens::{LEEWAY, REMEMBERED, RevokedToken, StoredToken};
 use crate::key_store::rows::{RowProblem, TableRows, read_all};
-use crate::key_store::stored_time::{seconds, to_time};
 
 pub(super) const SCHEMA: &str = "
     CREATE TABLE revoked_tokens (

@@ -1,7 +1,7 @@
 //! The format of a line. Clients choose most of its texts, so each text has a maximum length, and
 //! characters that a terminal or log reader could interpret are escaped (log injection).
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use penstock_api::units::to_millis;
 use penstock_api::{Operation, is_unprintable};
@@ -9,8 +9,6 @@ use penstock_core::fleet::Outcome;
 use penstock_core::prefix::MAX_FOLDED;
 use penstock_core::routing::{ReplayFields, RequestOutcome};
 use penstock_predict::Prediction;
-
-use super::time::to_rfc3339;
 
 /// The longest line, including its line break.
 pub(super) const MAX_LINE: usize = 6272;
@@ -211,5 +209,29 @@ fn write_character(out: &mut Vec<u8>, character: char) {
             out.extend_from_slice(format!("\\u{:04x}", u32::from(character)).as_bytes());
         }
         _ => out.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes()),
+    }
+}
+
+/// A time since 1970 by RFC 3339, in UTC with milliseconds: `2026-11-20T19:53:26.123Z`.
+fn to_rfc3339(since_1970: Duration) -> String {
+    // RFC 3339 ends with the year 9999; later times are clamped.
+    const LAST: Duration = Duration::from_secs(253_402_300_799);
+    humantime::format_rfc3339_millis(UNIX_EPOCH + since_1970.min(LAST)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_are_utc_with_milliseconds() {
+        for (seconds, expected) in [
+            (0, "1970-01-01T00:00:00.007Z"),
+            (951_782_400, "2000-02-29T00:00:00.007Z"),
+            (1_795_204_406, "2026-11-20T19:53:26.007Z"),
+        ] {
+            assert_eq!(to_rfc3339(Duration::new(seconds, 7_999_999)), expected);
+        }
+        assert_eq!(to_rfc3339(Duration::MAX), "9999-12-31T23:59:59.000Z");
     }
 }

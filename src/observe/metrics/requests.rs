@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use penstock_api::Operation;
+use penstock_api::{KindCounters, OPERATIONS, Operation};
 use penstock_core::routing::RequestOutcome;
 use prometheus::Histogram;
 
@@ -175,5 +175,28 @@ fn add(counter: &AtomicU64, tokens: Option<u32>) {
     // Most requests have no cached tokens, and an addition moves the counter's cache line.
     if let Some(tokens) = tokens.filter(|tokens| *tokens > 0) {
         counter.fetch_add(tokens.into(), Ordering::Relaxed);
+    }
+}
+
+/// The counts of converted requests: a counter for each pair of an original and a new operation.
+#[derive(Debug, Default)]
+pub(super) struct Conversions([KindCounters<{ OPERATIONS.len() }>; OPERATIONS.len()]);
+
+impl Conversions {
+    pub(super) fn count(&self, from: Operation, to: Operation) {
+        let row = self.0.get(from as usize);
+        debug_assert!(row.is_some(), "there is a row per operation");
+        if let Some(row) = row {
+            row.count(to as usize);
+        }
+    }
+
+    /// Returns every pair that was counted.
+    pub(super) fn all(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        let names = || OPERATIONS.iter().map(|row| row.name);
+        self.0.iter().zip(names()).flat_map(move |(row, from)| {
+            let counts = row.read().into_iter().zip(names());
+            counts.map(move |(count, to)| (from, to, count)).filter(|(.., count)| *count > 0)
+        })
     }
 }

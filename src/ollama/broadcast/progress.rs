@@ -15,8 +15,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::downstream::client::Client;
-use crate::ollama::broadcast::target_end::TargetEnd;
 use crate::ollama::broadcast::target_task::{Report, TargetTask};
+use crate::ollama::broadcast::verdict::TargetEnd;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::add_common_fields;
 use crate::upstream::connect::Connector;

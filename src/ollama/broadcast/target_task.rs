@@ -8,8 +8,8 @@ use penstock_core::fleet::Backend;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use crate::ollama::broadcast::target_end::{TargetEnd, read_refusal};
 use crate::ollama::broadcast::targets::is_up;
+use crate::ollama::broadcast::verdict::{TargetEnd, read_refusal};
 use crate::proxy::backend_call::error_of;
 use crate::upstream::connect::Connector;
 use crate::upstream::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};

@@ -1,6 +1,26 @@
 //! The result of a broadcast: the end on each backend, and the response for the client.
 
-use crate::ollama::broadcast::target_end::TargetEnd;
+use serde_json::Value;
+
+use crate::proxy::backend_call::error_of;
+use crate::upstream::engine_exchange::EngineExchange;
+
+/// The end of a command on one backend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TargetEnd {
+    Done,
+    /// The command failed; `status` is the engine's, if it responded with one.
+    Failed {
+        status: Option<u16>,
+        text: String,
+    },
+}
+
+impl TargetEnd {
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self, Self::Failed { status: Some(404), .. })
+    }
+}
 
 /// The result over all backends.
 #[derive(Debug, PartialEq, Eq)]
@@ -44,6 +64,18 @@ pub(crate) fn judge(ends: &[(&str, TargetEnd)], may_miss: bool) -> Verdict {
     let is_common = done.is_empty() && failed.iter().all(|(_, status, _)| *status == first);
     let status = first.filter(|status| is_common && (400..600).contains(status));
     Verdict::Failed { status: status.unwrap_or(502), text: message }
+}
+
+/// The end of an exchange that the engine refused.
+pub(crate) async fn read_refusal(exchange: &mut EngineExchange, status: u16) -> TargetEnd {
+    // Engines report an error in one line of JSON; any other body is not worth reading.
+    let line = exchange.next_line().await.ok().flatten();
+    let text = line.and_then(|line| {
+        let value: Value = serde_json::from_slice(&line).ok()?;
+        error_of(&value)
+    });
+    let text = text.unwrap_or_else(|| format!("it responded with {status}"));
+    TargetEnd::Failed { status: Some(status), text }
 }
 
 #[cfg(test)]

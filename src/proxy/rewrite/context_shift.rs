@@ -13,7 +13,7 @@ use penstock_dialect::Conversation;
 use crate::proxy::flow::RequestContext;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::shift_state::{ShiftState, TooLong};
-use crate::wire::long_work::beside_the_loop;
+use crate::wire::beside_the_loop;
 
 /// The maximum number of refusals of a shortened conversation: the second one is final.
 const MAX_REFUSALS: u32 = 2;

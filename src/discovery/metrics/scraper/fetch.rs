@@ -12,9 +12,8 @@ use pingora::http::RequestHeader;
 use pingora::protocols::Stream;
 use pingora::protocols::http::v1::client::HttpSession;
 
-use super::error::ScrapeError;
 use crate::upstream::connect::Connector;
-use crate::upstream::final_head::read_final_head;
+use crate::upstream::engine_exchange::read_final_head;
 
 /// The largest metrics page that is read.
 const MAX_PAGE: ByteSize = ByteSize::mib(4);
@@ -127,4 +126,25 @@ impl Fetcher {
         }
         Ok(head)
     }
+}
+
+/// The reason why a scrape failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ScrapeError {
+    #[error("no connection: {0}")]
+    NoConnection(&'static str),
+    /// No complete response in time.
+    #[error("no response within {0:?}")]
+    TimedOut(Duration),
+    #[error("the connection broke: {0}")]
+    Broken(String),
+    /// The response is larger than the limit.
+    #[error("the response is larger than {0}")]
+    TooLarge(ByteSize),
+    /// A response that is no success.
+    #[error("{path} returned {status}")]
+    Status { path: String, status: u16 },
+    /// A page without engine metrics.
+    #[error("{path} has no metrics of an engine's load")]
+    NoLoad { path: String },
 }

@@ -1,4 +1,13 @@
-//! The writes of a stream that wraps another one.
+//! Streams that wrap another one: a read with an upper bound, without a copy in between, and the
+//! writes.
+
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{BufMut, BytesMut};
+use tokio::io::AsyncRead;
+use tokio_util::io::poll_read_buf;
 
 /// Forwards `poll_write`, `poll_write_vectored`, `is_write_vectored` and `poll_flush` to `$stream`,
 /// an expression of `self`. Without the vectored ones a response would be copied into one piece.
@@ -33,3 +42,13 @@ macro_rules! forward_writes {
     };
 }
 pub(crate) use forward_writes;
+
+/// Reads up to `limit` bytes to the end of `into`; zero bytes mean that the other side closed.
+pub(crate) fn poll_read_into<S: AsyncRead + ?Sized>(
+    stream: Pin<&mut S>,
+    cx: &mut Context<'_>,
+    into: &mut BytesMut,
+    limit: usize,
+) -> Poll<io::Result<usize>> {
+    poll_read_buf(stream, cx, &mut into.limit(limit))
+}
