@@ -175,7 +175,7 @@ impl RoutingDecision {
     }
 
     /// Returns the limits that the permit of its attempt must stay within.
-    pub fn permit_limits(&self) -> PermitLimits {
+    fn permit_limits(&self) -> PermitLimits {
         match (self.is_quality_probe, self.spills) {
             (true, _) => PermitLimits::Alone,
             (false, true) => PermitLimits::Backend,

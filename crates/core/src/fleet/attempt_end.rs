@@ -197,7 +197,7 @@ impl Serving {
 
     /// Returns the expected wait for the first byte of a request. `max_tokens`: the limit of the
     /// response, if the client set one.
-    pub fn expected_wait(
+    pub(crate) fn expected_wait(
         &self,
         uncached_tokens: u64,
         is_streaming: bool,

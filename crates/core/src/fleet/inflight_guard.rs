@@ -140,7 +140,7 @@ impl InflightGuard {
     }
 
     /// Watches the progress of the request. Must be called before its own tokens are counted.
-    pub fn watch_progress(&mut self, wait: ExpectedWait, now: Timestamp) {
+    pub(crate) fn watch_progress(&mut self, wait: ExpectedWait, now: Timestamp) {
         let ahead = self.state.work.prefill_tokens();
         let request = self.state.progress.note_sent(wait, ahead, now);
         self.stall = ResponseProgress::watch_stall(&request);
@@ -148,7 +148,7 @@ impl InflightGuard {
     }
 
     /// Counts the request's tokens for as long as it is in flight.
-    pub fn count_tokens(&mut self, request: RequestTokens) {
+    pub(crate) fn count_tokens(&mut self, request: RequestTokens) {
         self.prefill_tokens = request.uncached.into();
         self.tokens = u64::from(request.prompt) + u64::from(request.output);
         self.state.work.add(self.tokens, self.prefill_tokens);
@@ -263,7 +263,7 @@ impl InflightGuard {
     }
 
     /// Adds the request to the drain estimate for as long as it is in flight.
-    pub fn estimate_drain(&mut self, expected: ExpectedResponse, now: Timestamp) {
+    pub(crate) fn estimate_drain(&mut self, expected: ExpectedResponse, now: Timestamp) {
         let model = self.model.as_ref().map_or(0, ModelState::tag);
         self.drain_slot = self.state.drain_estimate.take(expected, model, now);
     }

@@ -43,13 +43,13 @@ pub struct Load {
 
 /// The tokens of a request on a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestTokens {
+pub(crate) struct RequestTokens {
     /// The tokens of its prompt. Cached or not, they occupy the KV cache.
-    pub prompt: u32,
+    pub(crate) prompt: u32,
     /// The tokens of its prompt that are probably not cached, so that the engine computes them.
-    pub uncached: u32,
+    pub(crate) uncached: u32,
     /// The tokens expected of the response.
-    pub output: u32,
+    pub(crate) output: u32,
 }
 
 /// The tokens of the requests in flight on a backend.
