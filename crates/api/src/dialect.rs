@@ -228,7 +228,7 @@ fn openai_error(code: ErrorCode, message: &str, param: Option<&str>) -> Value {
 fn anthropic_error(code: ErrorCode, message: &str) -> Value {
     json!({
         "type": "error",
-        "error": {"type": code.anthropic_kind(), "message": message}
+        "error": {"type": code.row().anthropic_kind, "message": message}
     })
 }
 

@@ -84,6 +84,8 @@ pub struct ErrorRow {
     pub status: u16,
     /// `error.type` in the OpenAI dialect.
     pub kind: &'static str,
+    /// `error.type` in the Anthropic dialect.
+    pub anthropic_kind: &'static str,
     /// The value of `x-should-retry`.
     pub retry: bool,
     /// The `Retry-After` of a response that knows no better time.
@@ -102,21 +104,6 @@ impl ErrorCode {
     #[expect(clippy::indexing_slicing, reason = "a test checks that the rows are in order")]
     pub fn row(self) -> &'static ErrorRow {
         &ERROR_CODES[self as usize]
-    }
-
-    /// Returns `error.type` in Anthropic's dialect.
-    pub fn anthropic_kind(self) -> &'static str {
-        match self.row().status {
-            400 | 408 | 414 | 415 | 426 | 431 => "invalid_request_error",
-            401 => "authentication_error",
-            403 => "permission_error",
-            404 | 405 => "not_found_error",
-            413 => "request_too_large",
-            429 => "rate_limit_error",
-            503 => "overloaded_error",
-            504 => "timeout_error",
-            _ => "api_error",
-        }
     }
 }
 

@@ -10,18 +10,34 @@ const SERVER: &str = "server_error";
 const EARLY: Duration = Duration::from_secs(1);
 
 const fn error(code: ErrorCode, status: u16, when: &'static str) -> ErrorRow {
-    let kind = match status {
-        401 | 403 => "authentication_error",
-        429 => "rate_limit_error",
-        400..=499 => REQUEST,
-        _ => SERVER,
+    let (kind, anthropic_kind) = match status {
+        401 => ("authentication_error", "authentication_error"),
+        403 => ("authentication_error", "permission_error"),
+        404 | 405 => (REQUEST, "not_found_error"),
+        413 => (REQUEST, "request_too_large"),
+        429 => ("rate_limit_error", "rate_limit_error"),
+        400..=499 => (REQUEST, REQUEST),
+        503 => (SERVER, "overloaded_error"),
+        504 => (SERVER, "timeout_error"),
+        _ => (SERVER, "api_error"),
     };
     // A retry with the same bytes gets the same 4xx; 429 and 503 are temporary.
     let retry = matches!(status, 408 | 429 | 502 | 503 | 504);
     // Nothing was started anywhere, so an early retry is safe.
     let retry_after = if status == 503 { Some(EARLY) } else { None };
     let name = code.name();
-    ErrorRow { code, name, status, kind, retry, retry_after, is_busy: false, message: None, when }
+    ErrorRow {
+        code,
+        name,
+        status,
+        kind,
+        anthropic_kind,
+        retry,
+        retry_after,
+        is_busy: false,
+        message: None,
+        when,
+    }
 }
 
 /// A row that counts as `busy`.
