@@ -59,13 +59,6 @@ penstock_api::named! {
     }
 }
 
-impl Residency {
-    /// The residency of a name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|one| one.name() == name)
-    }
-}
-
 penstock_api::named! {
     /// The models that loading a model on a backend would evict.
     #[derive(Default)]
@@ -206,7 +199,7 @@ impl ReadingValue for Residency {
         if given.is_null() {
             return Some(Self::Unknown);
         }
-        Self::from_name(given.as_str()?)
+        Self::ALL.into_iter().find(|one| given.as_str() == Some(one.name()))
     }
 }
 
