@@ -70,7 +70,7 @@ const MAX_UNSEEN: f64 = 0.05;
 
 /// The share of the busy time for which a number of requests at once counts. Less is an overlap:
 /// the end of a stream is logged after its slot was free for the next request.
-const HELD_SHARE: f64 = 0.01;
+const MIN_HELD_SHARE: f64 = 0.01;
 
 /// Marks the streams of an engine if it ran too many requests beside them, of which no first token
 /// is known.
@@ -186,28 +186,28 @@ impl Run {
     }
 
     /// Returns whether the engine also ran requests that the run lacks.
-    pub fn lacks_requests(&self) -> bool {
+    pub(crate) fn lacks_requests(&self) -> bool {
         self.requests.iter().any(|one| one.lacks_others)
     }
 
     /// Returns whether both runs have requests for the same model.
-    pub fn has_model_of(&self, other: &Self) -> bool {
+    pub(crate) fn has_model_of(&self, other: &Self) -> bool {
         let models: BTreeSet<&str> = self.requests.iter().map(|one| &*one.model).collect();
         other.requests.iter().any(|one| models.contains(&*one.model))
     }
 
     /// Returns the highest number of requests that were past their first token at once.
-    pub fn max_streams(&self) -> u32 {
+    pub(crate) fn max_streams(&self) -> u32 {
         self.max_at_once(|one| one.first_token)
     }
 
     /// Returns the highest number of requests in flight at once.
-    pub fn max_in_flight(&self) -> u32 {
+    pub(crate) fn max_in_flight(&self) -> u32 {
         self.max_at_once(|one| one.arrived)
     }
 
     /// Returns the highest number of requests at once, each from its `start` to its last token,
-    /// that was reached for [`HELD_SHARE`] of the time with at least one.
+    /// that was reached for [`MIN_HELD_SHARE`] of the time with at least one.
     fn max_at_once(&self, start: fn(&Timing) -> f64) -> u32 {
         // A stream of one token is there for no time: its end would sort before its start.
         let there = || self.requests.iter().filter(|one| start(one) < one.last_token);
@@ -229,7 +229,7 @@ impl Run {
         let mut reached = 0.0;
         let most = (1..held.len()).rev().find(|count| {
             reached += held.get(*count).copied().unwrap_or(0.0);
-            reached > HELD_SHARE * busy
+            reached > MIN_HELD_SHARE * busy
         });
         most.and_then(|most| u32::try_from(most).ok()).unwrap_or(0)
     }
