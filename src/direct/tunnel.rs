@@ -12,7 +12,7 @@ use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
 use crate::direct::switched::Switch;
 use crate::downstream::body::HeldBody;
 use crate::proxy::budgets;
-use crate::proxy::decision::{Undecided, decide, record_rejections};
+use crate::proxy::decision::{DecisionFailure, decide, record_rejections};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
@@ -86,12 +86,12 @@ async fn reserve(
     let name = match way {
         Way::ByModel => {
             let request = by_model(flow, no_body).await?;
-            let decided = decide(flow, &request).map_err(|undecided| match undecided {
-                Undecided::NoRoute(error) => {
+            let decided = decide(flow, &request).map_err(|failure| match failure {
+                DecisionFailure::NoRoute(error) => {
                     record_rejections(flow.ctx, &request);
                     Some(route_error(flow.proxy, request.view(flow.ctx), &error))
                 }
-                Undecided::ClientGone => None,
+                DecisionFailure::ClientGone => None,
             })?;
             return Ok((request, decided));
         }

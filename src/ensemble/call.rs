@@ -14,11 +14,11 @@ use crate::downstream::counted::Counted;
 use crate::ensemble::gathered::TextCall;
 use crate::proxy::admission::admit;
 use crate::proxy::attempt::{AttemptEnd, Elsewhere, HeldText};
-use crate::proxy::decision::{Undecided, decide, record_rejections};
+use crate::proxy::decision::{DecisionFailure, decide, record_rejections};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::forward::{Recipient, make_attempt};
-use crate::proxy::queue::{Unadmitted, has_others_waiting};
+use crate::proxy::queue::{AdmissionFailure, has_others_waiting};
 use crate::proxy::rate_limits::settle_rate;
 use crate::proxy::request::{Decided, Named, ScannedRequest};
 use crate::proxy::retry::{decide_in_turn, route_error, take_retry};
@@ -108,13 +108,13 @@ impl Call {
         &mut self,
         flow: &Flow<'_>,
         used: &BackendSet,
-    ) -> Result<Box<Decided>, Undecided> {
+    ) -> Result<Box<Decided>, DecisionFailure> {
         let Self { ctx, request, .. } = self;
         let mut own = flow.of_call(ctx);
         own.proxy.retries.earn(&own.ctx.generation.config.routing.retry_budget);
         if own.proxy.has_waiting() && has_others_waiting(&own, request) {
             // Requests wait for the model: the call lines up behind them.
-            return Err(Undecided::NoRoute(request.saturated()));
+            return Err(DecisionFailure::NoRoute(request.saturated()));
         }
         let ScannedRequest { fleet, split, .. } = &**request;
         let model = ModelAsked { name: request.wanted_model(), fleet, split: *split };
@@ -128,8 +128,8 @@ impl Call {
         // Not tried in fact: a retry may go to a backend of another call.
         request.tried = tried;
         match decided {
-            Err(Undecided::NoRoute(_)) => decide(&mut own, request),
-            Ok(_) | Err(Undecided::ClientGone) => decided,
+            Err(DecisionFailure::NoRoute(_)) => decide(&mut own, request),
+            Ok(_) | Err(DecisionFailure::ClientGone) => decided,
         }
     }
 
@@ -145,13 +145,13 @@ impl Call {
         let Self { ctx, request, .. } = &mut self;
         let failure = match decide_in_turn(&mut flow.of_call(ctx), request).await {
             Ok(decided) => return self.run(flow, decided).await,
-            Err(Unadmitted::Undecided(Undecided::ClientGone)) => {
+            Err(AdmissionFailure::Decision(DecisionFailure::ClientGone)) => {
                 return self.cancel(flow);
             }
-            Err(Unadmitted::Undecided(Undecided::NoRoute(error))) => {
+            Err(AdmissionFailure::Decision(DecisionFailure::NoRoute(error))) => {
                 return CallEnd::Done(self.end_without_route(flow, &error));
             }
-            Err(Unadmitted::Queue(error)) => CallFailure::Own(error),
+            Err(AdmissionFailure::Queue(error)) => CallFailure::Own(error),
         };
         CallEnd::Done(self.end(flow, Err(failure)))
     }
@@ -177,8 +177,8 @@ impl Call {
                         decided = next;
                         continue;
                     }
-                    Err(Undecided::ClientGone) => return self.cancel(flow),
-                    Err(Undecided::NoRoute(_)) => {}
+                    Err(DecisionFailure::ClientGone) => return self.cancel(flow),
+                    Err(DecisionFailure::NoRoute(_)) => {}
                 }
             }
             return CallEnd::Done(self.end(flow, Err(failure_of(end))));
@@ -242,9 +242,7 @@ fn failure_of(end: AttemptEnd) -> CallFailure {
             CallFailure::Held(held, outcome)
         }
         AttemptEnd::Failed(failure) => CallFailure::Own(OwnError::from_failure(&failure)),
-        AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
-            CallFailure::Own(reason.to_error())
-        }
+        AttemptEnd::Elsewhere(Elsewhere::Conversion(reason)) => CallFailure::Own(reason.to_error()),
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
             CallFailure::Held(too_long.held, Outcome::Client)
         }

@@ -9,7 +9,7 @@ use penstock_core::routing::RouteError;
 
 use crate::ensemble::call::{Call, CallEnd, CallReport};
 use crate::proxy::Proxy;
-use crate::proxy::decision::Undecided;
+use crate::proxy::decision::DecisionFailure;
 use crate::proxy::flow::Flow;
 use crate::proxy::queue::has_queue;
 
@@ -34,13 +34,13 @@ pub(crate) async fn run_stage(flow: &Flow<'_>, calls: Vec<Call>) -> StageEnd {
                     used.insert(decided.decision.backend);
                     placed.push((call, decided));
                 }
-                Err(Undecided::NoRoute(error)) if may_wait(flow.proxy, &error) => {
+                Err(DecisionFailure::NoRoute(error)) if may_wait(flow.proxy, &error) => {
                     saturated.push((call, error));
                 }
-                Err(Undecided::NoRoute(error)) => {
+                Err(DecisionFailure::NoRoute(error)) => {
                     reports.push(call.end_without_route(flow, &error));
                 }
-                Err(Undecided::ClientGone) => is_client_gone = true,
+                Err(DecisionFailure::ClientGone) => is_client_gone = true,
             }
         }
         if is_client_gone {

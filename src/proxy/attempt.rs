@@ -14,7 +14,7 @@ use penstock_scan::Usage;
 use crate::downstream::body::BodyClaim;
 use crate::downstream::client::Client;
 use crate::proxy::Proxy;
-use crate::proxy::conversion::NotConverted;
+use crate::proxy::conversion::ConversionFailure;
 use crate::proxy::failure::{OwnError, code_of, outcome_of, unreadable_outcome};
 use crate::proxy::flow::{RequestContext, Served};
 use crate::proxy::own_response::OwnResponse;
@@ -180,7 +180,7 @@ pub(crate) struct HeldText {
 /// The reason why another backend may serve a request that this one does not.
 pub(crate) enum Elsewhere {
     /// The backend's API has no form for the request; nothing was sent.
-    NotConverted(NotConverted),
+    Conversion(ConversionFailure),
     /// The backend's engine has no room for the prompt, and the request may be shortened.
     TooLong(Box<TooLong>),
     /// The backend lacks what a request for one backend names.
@@ -260,7 +260,7 @@ impl AttemptResult {
                 let is_not_found = refusal == Some(Refusal::ModelMissing);
                 Self { is_not_found, refusal, ..ended }
             }
-            AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+            AttemptEnd::Elsewhere(Elsewhere::Conversion(reason)) => {
                 // The backend was sent nothing, so that it has done nothing wrong.
                 by_status.unserved(Outcome::Client, Some(reason.to_error().code))
             }

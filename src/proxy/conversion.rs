@@ -38,14 +38,14 @@ pub(crate) struct Terms {
 
 /// The reason why an attempt ends before it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NotConverted {
+pub(crate) enum ConversionFailure {
     /// The backend's API has no form for the request. Another backend's may have one.
     NoForm(ConvertError),
     /// There is no memory for the converted body (`limits.buffered_bodies`).
     NoMemory,
 }
 
-impl NotConverted {
+impl ConversionFailure {
     pub(crate) fn to_error(self) -> OwnError {
         match self {
             Self::NoForm(error) => {
@@ -62,21 +62,21 @@ impl Conversion {
     /// Converts `body`, a request of `from`. `claim` takes memory for the result.
     ///
     /// # Errors
-    /// [`NotConverted`] when the backend's API cannot express the request, or memory is short.
+    /// [`ConversionFailure`] when the backend's API cannot express the request, or memory is short.
     pub(crate) fn new(
         from: Operation,
         body: &[u8],
         terms: Terms,
         claim: impl FnOnce(usize) -> Option<BodyClaim>,
-    ) -> Result<Self, NotConverted> {
+    ) -> Result<Self, ConversionFailure> {
         let request_terms =
             RequestTerms { model: &terms.model, engine: terms.engine, num_ctx: terms.num_ctx };
         let converted = beside_the_loop(body.len(), || {
             convert_request(from, terms.target, body, &request_terms)
         });
-        let converted = converted.map_err(NotConverted::NoForm)?;
+        let converted = converted.map_err(ConversionFailure::NoForm)?;
         // Claimed afterwards: the size of the result is not known before.
-        let _claim = claim(converted.body.len()).ok_or(NotConverted::NoMemory)?;
+        let _claim = claim(converted.body.len()).ok_or(ConversionFailure::NoMemory)?;
         Ok(Self { terms, converted, _claim })
     }
 

@@ -34,7 +34,7 @@ thread_local! {
 static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_TOKENS));
 
 /// The reason why a decision has no backend.
-pub(crate) enum Undecided {
+pub(crate) enum DecisionFailure {
     /// No backend can take the request.
     NoRoute(RouteError),
     /// The client left between two attempts.
@@ -49,7 +49,7 @@ pub(crate) enum Undecided {
 pub(crate) fn decide(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
-) -> Result<Box<Decided>, Undecided> {
+) -> Result<Box<Decided>, DecisionFailure> {
     let config = &flow.ctx.generation.config;
     let is_replayed = config.access_log.replay || config.routing.reload_gate.is_some();
     // Before the first attempt: the body is held for certain only then.
@@ -66,11 +66,11 @@ pub(crate) fn decide(
         let reserved = match first {
             Some(reserved) => reserved,
             None => reserve(flow, request, &request.tried, prompt, scratch)
-                .map_err(Undecided::NoRoute)?,
+                .map_err(DecisionFailure::NoRoute)?,
         };
         // No engine should start on a response that has no reader.
         if flow.ctx.record.routing.attempts > 0 && is_client_gone(flow.ctx) {
-            return Err(Undecided::ClientGone);
+            return Err(DecisionFailure::ClientGone);
         }
         Ok(act_on(flow, request, reserved, prompt))
     })

@@ -7,7 +7,7 @@ mod shared;
 mod wait;
 
 pub(crate) use crate::proxy::queue::wait::{
-    Unadmitted, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
+    AdmissionFailure, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
     keep_to_cooling, may_wait_after,
 };
 

@@ -15,19 +15,19 @@ use penstock_core::routing::{RetrySafety, RoutingDecision};
 use penstock_scan::is_switched_off;
 
 use crate::proxy::attempt::{AttemptEnd, Elsewhere};
-use crate::proxy::conversion::NotConverted;
-use crate::proxy::decision::{Undecided, decide, decide_moved};
+use crate::proxy::conversion::ConversionFailure;
+use crate::proxy::decision::{DecisionFailure, decide, decide_moved};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::forward::{Recipient, make_attempt};
 use crate::proxy::own_response::OwnResponse;
 use crate::proxy::queue::{
-    Unadmitted, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
+    AdmissionFailure, decide_after_cooldown, decide_from_queue, has_others_waiting, has_queue,
     keep_to_cooling, may_wait_after,
 };
 use crate::proxy::request::{Decided, ScannedRequest};
 use crate::proxy::retry::last_response::{
-    send_engine_refusal, send_failure, send_own, send_unadmitted,
+    send_admission_failure, send_engine_refusal, send_failure, send_own,
 };
 use crate::proxy::rewrite::context_shift::{learn_refusal, pass_over_small, shorten_for};
 use crate::upstream::failure::{Failure, Refusal};
@@ -48,7 +48,7 @@ struct Past {
     last: Option<Box<LastAttempt>>,
     /// True if a backend has limited the client's rate.
     has_met_limit: bool,
-    not_converted: Option<NotConverted>,
+    conversion_failure: Option<ConversionFailure>,
 }
 
 /// Finds a backend for the request and relays its response, or responds with the reason that there
@@ -64,13 +64,13 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
         let decided = decide_in_turn(flow, &mut request).await;
         let decided = match decided {
             Ok(decided) => decided,
-            Err(Unadmitted::Undecided(Undecided::NoRoute(error)))
+            Err(AdmissionFailure::Decision(DecisionFailure::NoRoute(error)))
                 if request.shift.is_some() && shorten_for(flow.ctx, &mut request, &error) =>
             {
                 continue;
             }
             Err(reason) => {
-                let sent = send_unadmitted(flow, &mut request, past, reason);
+                let sent = send_admission_failure(flow, &mut request, past, reason);
                 return Box::pin(sent).await;
             }
         };
@@ -100,7 +100,7 @@ pub(crate) async fn serve(flow: &mut Flow<'_>, mut request: Box<ScannedRequest>)
 pub(crate) async fn decide_in_turn(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
-) -> Result<Box<Decided>, Unadmitted> {
+) -> Result<Box<Decided>, AdmissionFailure> {
     if let Some(reserved) = request.moved.take() {
         return Ok(decide_moved(flow, request, *reserved));
     }
@@ -112,11 +112,11 @@ pub(crate) async fn decide_in_turn(
         _ => decide_after_cooldown(flow, request),
     };
     match decided {
-        Err(Undecided::NoRoute(error)) if error.may_pass() && has_queue(flow.proxy) => {
+        Err(DecisionFailure::NoRoute(error)) if error.may_pass() && has_queue(flow.proxy) => {
             // Boxed: no other request should carry room for it.
             Box::pin(decide_from_queue(flow, request, Some(error))).await
         }
-        decided => decided.map_err(Unadmitted::Undecided),
+        decided => decided.map_err(AdmissionFailure::Decision),
     }
 }
 
@@ -168,9 +168,9 @@ fn after_attempt(
             past.last = Some(attempt);
         }
         // A backend that serves the operation itself may take the request.
-        AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)) => {
+        AttemptEnd::Elsewhere(Elsewhere::Conversion(reason)) => {
             request.tried.insert(decision.backend);
-            past.not_converted = Some(reason);
+            past.conversion_failure = Some(reason);
         }
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
             request.tried.insert(decision.backend);

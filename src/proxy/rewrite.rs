@@ -52,7 +52,7 @@ pub(crate) async fn adapt(
         return Some(token_count::respond(flow, request, attempt, target).await);
     }
     let reason = convert(flow, request, attempt, target).err()?;
-    Some(AttemptEnd::Elsewhere(Elsewhere::NotConverted(reason)))
+    Some(AttemptEnd::Elsewhere(Elsewhere::Conversion(reason)))
 }
 
 /// Changes the head of the response to a request that was changed, and returns the change of its

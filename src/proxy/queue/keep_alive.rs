@@ -26,8 +26,8 @@ use crate::upstream::relay::ResponseSink;
 /// others wait behind it.
 const MAX_GRACE: Duration = Duration::from_secs(1);
 
-/// The client has left, or does not read.
-pub(super) struct Unsent;
+/// The reason why bytes were not sent: the client has left, or does not read.
+pub(super) struct KeepAliveFailure;
 
 /// The schedule of the bytes for the client of one request.
 pub(super) struct KeepAlive {
@@ -59,7 +59,7 @@ impl KeepAlive {
         &mut self,
         flow: &mut Flow<'_>,
         place: &QueuePlace,
-    ) -> Result<(), Unsent> {
+    ) -> Result<(), KeepAliveFailure> {
         let is_first = !flow.ctx.record.queue.is_kept_alive;
         let began = now();
         self.due = began.after(self.interval);
@@ -68,10 +68,10 @@ impl KeepAlive {
         let mut grace = None;
         let sent = poll_fn(|cx| {
             if let Poll::Ready(sent) = sending.as_mut().poll(cx) {
-                return Poll::Ready(sent.map_err(|_gone| Unsent));
+                return Poll::Ready(sent.map_err(|_gone| KeepAliveFailure));
             }
             if client.as_ref().is_some_and(|client| client.poll_gone(cx).is_ready()) {
-                return Poll::Ready(Err(Unsent));
+                return Poll::Ready(Err(KeepAliveFailure));
             }
             // From its turn on, a slow client holds up the requests behind it.
             if grace.is_none() && place.poll(cx).is_ready() {
@@ -79,7 +79,7 @@ impl KeepAlive {
                 grace = Some(Box::pin(tokio::time::sleep(MAX_GRACE.saturating_sub(taken))));
             }
             let Some(grace) = &mut grace else { return Poll::Pending };
-            grace.as_mut().poll(cx).map(|()| Err(Unsent))
+            grace.as_mut().poll(cx).map(|()| Err(KeepAliveFailure))
         })
         .await;
         if is_first && sent.is_ok() {

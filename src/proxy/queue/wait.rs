@@ -13,11 +13,13 @@ use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRul
 use penstock_core::fleet::{BackendSet, Topology, cooldown_time};
 use penstock_core::routing::{AwaitedRoom, RouteError, RouteInput};
 
-use crate::proxy::decision::{Undecided, decide, predicted_service, route_input, with_prompt};
+use crate::proxy::decision::{
+    DecisionFailure, decide, predicted_service, route_input, with_prompt,
+};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::queue::charge_owner;
-use crate::proxy::queue::keep_alive::{KeepAlive, Unsent};
+use crate::proxy::queue::keep_alive::{KeepAlive, KeepAliveFailure};
 use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::proxy::return_time::time_of_room;
@@ -28,8 +30,8 @@ use crate::upstream::failure::Failure;
 const MAX_REFUSALS: u32 = 32;
 
 /// The reason why a request gets no attempt: no decision, or its wait in the queue has ended.
-pub(crate) enum Unadmitted {
-    Undecided(Undecided),
+pub(crate) enum AdmissionFailure {
+    Decision(DecisionFailure),
     /// The request has waited in vain, or could not wait.
     Queue(OwnError),
 }
@@ -68,7 +70,7 @@ pub(crate) fn keep_to_cooling(flow: &Flow<'_>, request: &mut ScannedRequest) {
 pub(crate) fn decide_after_cooldown(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
-) -> Result<Box<Decided>, Undecided> {
+) -> Result<Box<Decided>, DecisionFailure> {
     // Otherwise every waiting request would probe in turn.
     let may_probe = std::mem::replace(&mut request.may_probe, false);
     let decided = decide(flow, request);
@@ -128,7 +130,7 @@ pub(crate) async fn decide_from_queue(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     reason: Option<RouteError>,
-) -> Result<Box<Decided>, Unadmitted> {
+) -> Result<Box<Decided>, AdmissionFailure> {
     // A request may wait several times: its objective counts all of them.
     let waited = flow.ctx.record.queue.wait.unwrap_or_default();
     let mut waiting = join(flow, request, reason)?;
@@ -141,7 +143,7 @@ pub(crate) async fn decide_from_queue(
         if let (Called::KeepAlive, Some(keep_alive)) = (&called, &mut waiting.keep_alive) {
             match Box::pin(keep_alive.send(flow, &waiting.place)).await {
                 Ok(()) => continue,
-                Err(Unsent) => called = Called::ClientGone,
+                Err(KeepAliveFailure) => called = Called::ClientGone,
             }
         }
         flow.ctx.record.queue.wait = Some(waited + now().since(waiting.since));
@@ -151,7 +153,7 @@ pub(crate) async fn decide_from_queue(
         }
         if let Err(error) = follow_reload(flow, request).await {
             waiting.place.leave(QueueEnd::Refused);
-            return Err(Unadmitted::Queue(error));
+            return Err(AdmissionFailure::Queue(error));
         }
         match decide_after_cooldown(flow, request) {
             Ok(decided) => {
@@ -159,13 +161,13 @@ pub(crate) async fn decide_from_queue(
                 charge_owner(flow.proxy, flow.ctx, waiting.model, charge);
                 return Ok(decided);
             }
-            Err(Undecided::NoRoute(error)) if keeps_waiting(flow.proxy, &waiting, &error) => {
+            Err(DecisionFailure::NoRoute(error)) if keeps_waiting(flow.proxy, &waiting, &error) => {
                 waiting.place.pass(awaited_after_turn(request.view(flow.ctx)), &request.fleet);
                 waiting.reason = Some(error);
             }
-            Err(undecided) => {
+            Err(failure) => {
                 waiting.place.leave(QueueEnd::Refused);
-                return Err(Unadmitted::Undecided(undecided));
+                return Err(AdmissionFailure::Decision(failure));
             }
         }
     }
@@ -205,7 +207,7 @@ fn join(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
     reason: Option<RouteError>,
-) -> Result<Waiting, Unadmitted> {
+) -> Result<Waiting, AdmissionFailure> {
     let config = &flow.proxy.generation().config.queue;
     let since = now();
     // Kept from the first wait: a refusal by an engine does not extend the timeout.
@@ -220,7 +222,7 @@ fn join(
     let Some((model, backends, until)) = awaited.filter(|(_, _, until)| !is_too_late(*until))
     else {
         let reason = reason.unwrap_or_else(|| request.saturated());
-        return Err(Unadmitted::Undecided(Undecided::NoRoute(reason)));
+        return Err(AdmissionFailure::Decision(DecisionFailure::NoRoute(reason)));
     };
     let objectives = &request.objectives;
     let ttft = objectives.ttft_ms.map(|ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
@@ -243,7 +245,7 @@ fn join(
     let place = joined.map_err(|_full| {
         let message = format!("{} requests wait for model '{model}', as many as may", rules.size);
         let error = OwnError::new(ErrorCode::QueueFull, message);
-        Unadmitted::Queue(with_return_time(flow, request, error))
+        AdmissionFailure::Queue(with_return_time(flow, request, error))
     })?;
     // Only a sheddable request is given up before its timeout.
     let late = due_less(service.mean).filter(|_| objectives.is_sheddable());
@@ -310,14 +312,14 @@ fn end_wait(
     request: &ScannedRequest,
     waiting: Waiting,
     called: Called,
-) -> Unadmitted {
+) -> AdmissionFailure {
     let Waiting { place, since, reason, .. } = waiting;
     let waited = now().since(since).as_secs_f64();
     // Without a reason its turn never came.
     let reason = reason.map_or_else(|| " behind others".to_owned(), |reason| format!(": {reason}"));
     let (end, code, message) = match called {
         Called::ClientGone | Called::Turn | Called::KeepAlive => {
-            return Unadmitted::Undecided(Undecided::ClientGone);
+            return AdmissionFailure::Decision(DecisionFailure::ClientGone);
         }
         Called::TimedOut => (
             QueueEnd::TimedOut,
@@ -341,7 +343,7 @@ fn end_wait(
         ),
     };
     place.leave(end);
-    Unadmitted::Queue(with_return_time(flow, request, OwnError::new(code, message)))
+    AdmissionFailure::Queue(with_return_time(flow, request, OwnError::new(code, message)))
 }
 
 /// The expected cost of a request to its owner.

@@ -6,14 +6,14 @@ use penstock_core::fleet::{Outcome, Topology};
 use penstock_core::routing::{RouteError, RoutingDecision};
 
 use crate::proxy::Proxy;
-use crate::proxy::conversion::NotConverted;
-use crate::proxy::decision::{Undecided, record_rejections};
+use crate::proxy::conversion::ConversionFailure;
+use crate::proxy::decision::{DecisionFailure, record_rejections};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{
     OwnResponse, advise_against_retry, send, send_error, send_held, to_retry_after,
 };
-use crate::proxy::queue::Unadmitted;
+use crate::proxy::queue::AdmissionFailure;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::retry::{LastAttempt, Past};
 use crate::proxy::return_time::{return_time, time_of_room};
@@ -46,19 +46,19 @@ pub(super) async fn send_engine_refusal(
 }
 
 /// Responds to a request without a further attempt.
-pub(super) async fn send_unadmitted(
+pub(super) async fn send_admission_failure(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     past: Past,
-    reason: Unadmitted,
+    reason: AdmissionFailure,
 ) -> Served {
     match reason {
-        Unadmitted::Undecided(Undecided::ClientGone) => flow.ctx.end_cancelled(),
-        Unadmitted::Undecided(Undecided::NoRoute(error)) => {
+        AdmissionFailure::Decision(DecisionFailure::ClientGone) => flow.ctx.end_cancelled(),
+        AdmissionFailure::Decision(DecisionFailure::NoRoute(error)) => {
             record_rejections(flow.ctx, request);
             send_unserved(flow, request, past, error).await
         }
-        Unadmitted::Queue(error) => {
+        AdmissionFailure::Queue(error) => {
             record_rejections(flow.ctx, request);
             send_queue_end(flow, request, past.last, error).await
         }
@@ -76,12 +76,12 @@ async fn send_unserved(
     if let Some(served) = send_engine_refusal(flow, request).await {
         return served;
     }
-    match (past.last, past.not_converted) {
+    match (past.last, past.conversion_failure) {
         (Some(last), _) => {
             let last = Box::new(LastAttempt { is_last: true, ..*last });
             send_failure(flow, request, last).await
         }
-        (None, Some(reason)) => send_error(flow, NotConverted::to_error(reason)).await,
+        (None, Some(reason)) => send_error(flow, ConversionFailure::to_error(reason)).await,
         (None, None) => {
             let error = route_error(flow.proxy, request.view(flow.ctx), &error);
             let error = with_similar_model(flow.ctx, &request.model, error);

@@ -10,7 +10,7 @@ use penstock_dialect::{ReplyContext, ResponseLimits};
 
 use crate::downstream::body::BodyClaim;
 use crate::proxy::attempt::Attempt;
-use crate::proxy::conversion::{Conversion, Converter, NotConverted, Terms, WayBack};
+use crate::proxy::conversion::{Conversion, ConversionFailure, Converter, Terms, WayBack};
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::upstream::response_head::{Framing, ResponseHead};
@@ -21,7 +21,7 @@ pub(super) fn convert(
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
     target: Operation,
-) -> Result<(), NotConverted> {
+) -> Result<(), ConversionFailure> {
     let from = request.profile.operation;
     let model = attempt.sent_model(request).into();
     let num_ctx = attempt.serving.num_ctx.map(|length| length.0);

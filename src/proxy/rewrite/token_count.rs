@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
 use crate::proxy::backend_call::{CallFailure, EngineResponse, call, own_json};
-use crate::proxy::conversion::{NotConverted, convert_held};
+use crate::proxy::conversion::{ConversionFailure, convert_held};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_held;
@@ -32,7 +32,7 @@ pub(super) async fn respond(
     let chat = match convert_request(Operation::CountTokens, counter, request.body(), &terms) {
         Ok(converted) => Bytes::from(converted.body),
         Err(error) => {
-            return AttemptEnd::Elsewhere(Elsewhere::NotConverted(NotConverted::NoForm(error)));
+            return AttemptEnd::Elsewhere(Elsewhere::Conversion(ConversionFailure::NoForm(error)));
         }
     };
     attempt.conversion = Some((Operation::CountTokens, counter));
@@ -56,11 +56,11 @@ pub(super) async fn respond(
             flow.ctx.record_backend(attempt.serving, attempt.backend);
             own_json(&json!({ "input_tokens": tokens }))
         }
-        Err(Uncounted::Failed(failed)) => match failed.into_failure() {
+        Err(CountFailure::Failed(failed)) => match failed.into_failure() {
             Ok(failure) => AttemptEnd::Failed(failure),
             Err(failed) => cannot_count(flow, attempt, &failed.error.to_string()),
         },
-        Err(Uncounted::Response(response)) => {
+        Err(CountFailure::Response(response)) => {
             end_without_count(flow, request, attempt, response).await
         }
     }
@@ -122,7 +122,7 @@ fn cannot_count(flow: &mut Flow<'_>, attempt: &Attempt<'_>, reason: &str) -> Att
 }
 
 /// The reason why there is no count.
-enum Uncounted {
+enum CountFailure {
     Failed(CallFailure),
     /// A refusal, or a response without a count.
     Response(EngineResponse),
@@ -138,7 +138,7 @@ struct Counting<'a> {
 
 impl Counting<'_> {
     /// The tokens of a chat's prompt, for an engine whose `/tokenize` takes messages.
-    async fn count_messages(&self, chat: Bytes) -> Result<u64, Uncounted> {
+    async fn count_messages(&self, chat: Bytes) -> Result<u64, CountFailure> {
         self.post("/tokenize", chat, |page| {
             let count = page.get("count").and_then(Value::as_u64);
             // An engine that takes text alone finds none in the messages.
@@ -148,7 +148,7 @@ impl Counting<'_> {
     }
 
     /// The tokens of a chat's prompt, for an engine whose `/tokenize` takes text.
-    async fn count_template(&self, chat: Bytes) -> Result<u64, Uncounted> {
+    async fn count_template(&self, chat: Bytes) -> Result<u64, CountFailure> {
         let prompt = self
             .post("/apply-template", chat, |page| page.get("prompt")?.as_str().map(str::to_owned));
         let prompt = prompt.await?;
@@ -165,12 +165,12 @@ impl Counting<'_> {
         path: &'static str,
         body: Bytes,
         read: impl FnOnce(&Value) -> Option<T>,
-    ) -> Result<T, Uncounted> {
+    ) -> Result<T, CountFailure> {
         let timeout = self.attempt.serving.timeouts.response;
         let response = call(self.flow, self.attempt, path, body, timeout).await;
-        let response = response.map_err(Uncounted::Failed)?;
+        let response = response.map_err(CountFailure::Failed)?;
         let page = serde_json::from_slice(&response.body).ok().filter(|_| response.is_success());
-        page.as_ref().and_then(read).ok_or(Uncounted::Response(response))
+        page.as_ref().and_then(read).ok_or(CountFailure::Response(response))
     }
 }
 
