@@ -21,7 +21,7 @@ use super::statistics::mean;
 use super::summary::{Objective, Summary};
 use super::workload::{Request, Workload, counted_block};
 use super::world::{Delays, WorldError};
-use learned_engines::{LearnedEngine, LearnedEngines};
+use learned_engines::{FittedRun, LearnedEngines};
 
 /// The number of runs of each configuration, each with its own random numbers.
 const SEEDS: usize = 3;
@@ -253,7 +253,7 @@ impl Replay<'_> {
     }
 
     /// Learns the engine that explains the streams of a backend best.
-    fn learn_engine(&self, name: &str, run: Run) -> Result<LearnedEngine, ReplayError> {
+    fn learn_engine(&self, name: &str, run: Run) -> Result<FittedRun, ReplayError> {
         let backend = self.current.backends.iter().find(|backend| backend.name == name);
         let rows = engine_rows().unwrap_or_default();
         let error = |spec: &EngineSpec| {
@@ -269,7 +269,7 @@ impl Replay<'_> {
         let fit = fit.map_err(WorldError::Engine)?;
         let known = backend.filter(|backend| backend.num_parallel.is_none());
         let kind = known.map(|backend| backend.engine);
-        Ok(LearnedEngine { name: name.to_owned(), kind, run, start, fit })
+        Ok(FittedRun { name: name.to_owned(), kind, run, start, fit })
     }
 
     fn spec_of(&self, row: &EngineRow, backend: Option<&BackendConfig>) -> EngineSpec {

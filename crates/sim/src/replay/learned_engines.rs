@@ -8,8 +8,8 @@ use crate::engine::EngineSpec;
 use crate::fit::{Fit, ShownLimit, lent_limit};
 use crate::run::Run;
 
-/// The engine of a backend with the run that shows it.
-pub(super) struct LearnedEngine {
+/// The run of a backend, with the engine that fits it.
+pub(super) struct FittedRun {
     pub(super) name: String,
     /// Its kind; `None` if its limit of requests at a time is configured.
     pub(super) kind: Option<Engine>,
@@ -18,7 +18,7 @@ pub(super) struct LearnedEngine {
     pub(super) fit: Fit,
 }
 
-impl LearnedEngine {
+impl FittedRun {
     fn shown_limit(&self) -> ShownLimit<'_> {
         let Self { kind, run, start, fit, .. } = self;
         let (assumed, learned) = (start.max_requests, fit.max_requests);
@@ -41,8 +41,8 @@ pub(super) struct LearnedEngines {
 
 impl LearnedEngines {
     /// Returns the engines, of which that of `most` is the usual one; `None` if it is not there.
-    pub(super) fn of(learned: &[LearnedEngine], most: &str) -> Option<Self> {
-        let limits: Vec<ShownLimit<'_>> = learned.iter().map(LearnedEngine::shown_limit).collect();
+    pub(super) fn of(learned: &[FittedRun], most: &str) -> Option<Self> {
+        let limits: Vec<ShownLimit<'_>> = learned.iter().map(FittedRun::shown_limit).collect();
         let specs = learned.iter().map(|one| (one.name.clone(), one.spec(&limits)));
         let engines: BTreeMap<String, EngineSpec> = specs.collect();
         let usual = engines.get(most)?.clone();
