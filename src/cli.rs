@@ -31,10 +31,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::lifecycle::detached_launcher;
 use error::{CliError, USAGE};
 use output::Output;
-
-use crate::lifecycle::detached_launcher;
 
 const AFTER_HELP: &str = "\
 Examples:

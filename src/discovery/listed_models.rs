@@ -1,5 +1,6 @@
 //! A backend's list of models, cleaned: its ids become metric labels, log lines and file names of
-//! operators, so they are short, printable and different from each other.
+//! operators, so they are short, printable and different from each other. Beside it, the reading of
+//! values from the JSON of engines.
 
 use ahash::HashSet;
 use penstock_api::units::ByteSize;

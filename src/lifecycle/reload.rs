@@ -30,7 +30,7 @@ const MAX_READING: Duration = Duration::from_secs(30);
 const FIRST_CHECKS: Duration = Duration::from_secs(5);
 
 /// The clock and the thread that the process provides to the shadow strategy. Routing has neither.
-pub(crate) const SHADOW_HOST: ShadowHost = ShadowHost { now, spawn };
+pub(crate) const SHADOW_HOST: ShadowHost = ShadowHost { now, spawn: spawn_thread };
 
 /// Applies the `log` section of a configuration.
 pub type ApplyLog = Box<dyn Fn(&LogConfig) + Send + Sync>;
@@ -276,6 +276,6 @@ fn log_report(report: &ReloadReport) {
     }
 }
 
-fn spawn(name: &str, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+fn spawn_thread(name: &str, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).spawn(job).map(drop)
 }
