@@ -52,7 +52,7 @@ const NEARLY_FULL_SHARE: f64 = 0.5;
 /// ends every few steps, so that a curve that is a second old is off by as much as it predicts.
 const FULL_SHARE: f64 = 0.9;
 /// The least time between two such curves, in microseconds.
-const MIN_CURVE_INTERVAL_US: f64 = 100e3;
+const MIN_CURVE_US: f64 = 100e3;
 /// The share of its KV cache that all contexts and prompts there take from which some of them wait
 /// for the cache.
 const FULL_CACHE_SHARE: f64 = 0.9;
@@ -299,9 +299,7 @@ impl BackendPredictor {
     /// Computes the curve again after a stream has started or ended, if requests may wait for a
     /// slot now and it is not new.
     pub(crate) fn update_curve(&self, wait_curve: &WaitCurve, now_us: f64) {
-        if self.used_share() > FULL_SHARE
-            && now_us >= wait_curve.computed_at_us() + MIN_CURVE_INTERVAL_US
-        {
+        if self.used_share() > FULL_SHARE && now_us >= wait_curve.computed_at_us() + MIN_CURVE_US {
             self.compute_curve(wait_curve, now_us);
         }
     }
