@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use penstock_api::Engine;
 use penstock_sim::engine::{EngineRow, EngineSpec, RowError, SpecError, engine_rows};
-use penstock_sim::fit::{Errors, Fit, RunErrors, fit};
-use penstock_sim::run::{Run, RunError};
+use penstock_sim::fit::{EngineFit, Errors, RunErrors, fit};
+use penstock_sim::run::{RecordedRun, RunError};
 use penstock_sim::workload::{TraceFormat, read_timings};
 use serde_json::{Value, json};
 
@@ -103,10 +103,10 @@ pub(super) fn run(args: &FitArgs, output: &mut Output) -> Result<(), CliError> {
 
 impl FitArgs {
     /// Reads the requests of a run, or those of one backend in an access log.
-    fn recorded(&self, path: &Path, text: &str, is_log: bool) -> Result<Run, FitError> {
+    fn recorded(&self, path: &Path, text: &str, is_log: bool) -> Result<RecordedRun, FitError> {
         let wrong = |source| FitError::Run { path: path.to_owned(), source };
         if !is_log {
-            return Run::parse(text).map_err(wrong);
+            return RecordedRun::parse(text).map_err(wrong);
         }
         let mut backends = read_timings(text);
         let timings = match &self.backend {
@@ -122,7 +122,7 @@ impl FitArgs {
             None => backends.into_values().max_by_key(Vec::len).unwrap_or_default(),
         };
         // The times of a log are penstock's, so that the way to the engine is a part of them.
-        Ok(Run::of(timings).map_err(wrong)?.at_penstock())
+        Ok(RecordedRun::of(timings).map_err(wrong)?.at_penstock())
     }
 }
 
@@ -130,7 +130,7 @@ fn latencies(errors: &RunErrors) -> [(&'static str, &Errors); 3] {
     [("TTFT", &errors.first_token), ("TPOT", &errors.per_token), ("total", &errors.total)]
 }
 
-fn to_text(found: &Fit, run: &Run) -> String {
+fn to_text(found: &EngineFit, run: &RecordedRun) -> String {
     let requests = run.len();
     let half = requests / 2;
     let mut text = format!("Step time, learned from the first {half} of {requests} requests\n\n");
@@ -160,7 +160,7 @@ fn to_text(found: &Fit, run: &Run) -> String {
     text
 }
 
-fn to_json(found: &Fit, spec: &EngineSpec, is_log: bool) -> Value {
+fn to_json(found: &EngineFit, spec: &EngineSpec, is_log: bool) -> Value {
     let errors = |errors: &RunErrors| -> serde_json::Map<String, Value> {
         let one = |errors: &Errors| json!({"mean": errors.mean, "p50": errors.p50, "p99": errors.p99, "wape": errors.weighted});
         let all = latencies(errors).into_iter();

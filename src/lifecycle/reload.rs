@@ -12,7 +12,7 @@ use penstock_config::{Change, Changes, Config, ConfigError, ConfigSource, LogCon
 use penstock_core::fleet::{Groups, Health};
 use penstock_core::routing::Generation;
 use penstock_core::routing::audit::ShadowHost;
-use penstock_sim::replay::ReplayReport;
+use penstock_sim::replay::PredictedEffect;
 use serde::Serialize;
 use tokio::sync::Semaphore;
 
@@ -57,7 +57,7 @@ pub enum ReloadError {
     Gate(#[from] GateError),
     /// The new configuration would be worse.
     #[error("the simulation of recent traffic refuses it: {}", .0.regression.as_deref().unwrap_or_default())]
-    Regression(Box<ReplayReport>),
+    Regression(Box<PredictedEffect>),
     /// Too many reloads are pending.
     #[error("too many reloads are pending")]
     Busy,
@@ -90,7 +90,7 @@ pub struct ReloadReport {
     pub restart_needed: Vec<String>,
     pub warnings: Vec<String>,
     /// The result of simulating recent traffic, if that was done.
-    pub simulation: Option<ReplayReport>,
+    pub simulation: Option<PredictedEffect>,
     /// The duration, including the first health checks of new backends.
     pub took_ms: f64,
 }
@@ -203,7 +203,7 @@ impl Reloader {
         next: &Config,
         groups: &Groups,
         requested: Option<Duration>,
-    ) -> Result<Option<ReplayReport>, ReloadError> {
+    ) -> Result<Option<PredictedEffect>, ReloadError> {
         // The gate in force counts: the recent traffic is kept by its settings.
         let gate = before.config.routing.reload_gate.as_ref();
         let usual = gate.filter(|gate| gate.always).map(|gate| gate.window);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use penstock_config::{Config, Resolve};
 use penstock_core::fleet::Groups;
 use penstock_core::routing::Generation;
-use penstock_sim::replay::{Replay, ReplayError, ReplayReport};
+use penstock_sim::replay::{PredictedEffect, ReplayError, ReplayInput};
 
 use crate::observe::recent::RecentTraffic;
 
@@ -31,7 +31,7 @@ pub(super) async fn simulate(
     next: &Config,
     groups: &Groups,
     window: Duration,
-) -> Result<ReplayReport, GateError> {
+) -> Result<PredictedEffect, GateError> {
     let Some(gate) = &before.config.routing.reload_gate else {
         return Err(GateError::NoGate);
     };
@@ -50,8 +50,16 @@ pub(super) async fn simulate(
     let blocks = blocks.collect();
     let comparing = tokio::task::spawn_blocking(move || {
         let served = &*served;
-        Replay { current, current_since, earlier, next, served, kv_blocks: blocks, max_regression }
-            .compare()
+        ReplayInput {
+            current,
+            current_since,
+            earlier,
+            next,
+            served,
+            kv_blocks: blocks,
+            max_regression,
+        }
+        .compare()
     });
     Ok(comparing.await.map_err(|_ended| GateError::Stopping)??)
 }

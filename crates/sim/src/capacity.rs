@@ -11,7 +11,7 @@ use penstock_scoring::ScorerSpec;
 
 use super::experiment::{Setting, Variant};
 use super::stationarity::Trend;
-use super::summary::Load;
+use super::summary::Stationarity;
 use super::workload::Workload;
 use super::world::WorldError;
 
@@ -59,14 +59,14 @@ pub fn capacity(
         engines: setting.engines.clone(),
         ..*setting
     };
-    let mut search = Search::new(&setting, &fleet, patient(workload.clone()));
+    let mut search = CapacitySearch::new(&setting, &fleet, patient(workload.clone()));
     search.run()?;
     let capacity = search.found();
     Ok(capacity.map(|found| Capacity { rate: rate * found.rate, ..found }))
 }
 
 /// A search for the highest speed of a workload at which the fleet keeps up.
-struct Search<'a> {
+struct CapacitySearch<'a> {
     setting: &'a Setting,
     fleet: &'a Variant,
     workload: Workload,
@@ -81,7 +81,7 @@ struct Search<'a> {
     runs: usize,
 }
 
-impl<'a> Search<'a> {
+impl<'a> CapacitySearch<'a> {
     fn new(setting: &'a Setting, fleet: &'a Variant, workload: Workload) -> Self {
         let infinity = f64::INFINITY;
         Self {
@@ -146,12 +146,12 @@ impl<'a> Search<'a> {
         }
         match trend.load {
             // Chance: it was seen not to keep up at a lower speed.
-            Load::Sustained if speed > self.missed => {}
-            Load::Sustained => self.kept = speed,
-            Load::Saturated | Load::Unknown if speed <= self.missed => {
+            Stationarity::Sustained if speed > self.missed => {}
+            Stationarity::Sustained => self.kept = speed,
+            Stationarity::Saturated | Stationarity::Unknown if speed <= self.missed => {
                 (self.missed, self.resolution) = (speed, trend.resolution);
             }
-            Load::Saturated | Load::Unknown => {}
+            Stationarity::Saturated | Stationarity::Unknown => {}
         }
         Ok(run.completed_rate())
     }

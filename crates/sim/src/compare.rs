@@ -2,7 +2,7 @@
 //! may be "cannot tell".
 
 use super::statistics::{Interval, mean};
-use super::summary::{Load, Summary};
+use super::summary::{Stationarity, Summary};
 
 /// The direction in which a figure is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub const COMPARED: &[(&str, Aim)] = &[
 
 /// The result of a comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ComparisonVerdict {
     /// The other arm is better than the base.
     Better,
     /// The other arm is worse than the base.
@@ -48,7 +48,7 @@ pub enum Doubt {
     Saturation,
 }
 
-impl Verdict {
+impl ComparisonVerdict {
     /// Returns the verdict in words.
     pub fn text(self) -> &'static str {
         match self {
@@ -73,7 +73,7 @@ pub struct Difference {
     /// The other arm minus the base, with its interval.
     pub interval: Interval,
     /// The verdict on the difference.
-    pub verdict: Verdict,
+    pub verdict: ComparisonVerdict,
 }
 
 /// Compares two arms, seed by seed.
@@ -135,17 +135,18 @@ fn judged(
     other: &[Summary],
     interval: Interval,
 ) -> Difference {
-    let saturated = |arm: &[Summary]| arm.iter().filter(|one| one.load == Load::Saturated).count();
+    let saturated =
+        |arm: &[Summary]| arm.iter().filter(|one| one.load == Stationarity::Saturated).count();
     // Goodput includes the cost of saturation; latencies of a growing queue depend on the length of
     // the run.
     let is_uneven = (saturated(base) == 0) != (saturated(other) == 0) && aim == Aim::Less;
     let verdict = match () {
-        () if interval.margin.is_infinite() => Verdict::CannotTell(Doubt::OneSeed),
+        () if interval.margin.is_infinite() => ComparisonVerdict::CannotTell(Doubt::OneSeed),
         // Before the direction is looked at: most differences of a few seeds are chance.
-        () if !interval.excludes_zero() => Verdict::CannotTell(Doubt::Chance),
-        () if is_uneven => Verdict::CannotTell(Doubt::Saturation),
-        () if (interval.mean < 0.0) == (aim == Aim::Less) => Verdict::Better,
-        () => Verdict::Worse,
+        () if !interval.excludes_zero() => ComparisonVerdict::CannotTell(Doubt::Chance),
+        () if is_uneven => ComparisonVerdict::CannotTell(Doubt::Saturation),
+        () if (interval.mean < 0.0) == (aim == Aim::Less) => ComparisonVerdict::Better,
+        () => ComparisonVerdict::Worse,
     };
     let (base, other) = (mean(&values(figure, base)), mean(&values(figure, other)));
     Difference { figure, base, other, interval, verdict }
@@ -189,10 +190,10 @@ mod tests {
         let mut one = vec![8.0 / 9.0; 9];
         one.push(1.0);
         let found = of(0.9, one);
-        assert_eq!(found.verdict, Verdict::CannotTell(Doubt::Chance), "{found:?}");
+        assert_eq!(found.verdict, ComparisonVerdict::CannotTell(Doubt::Chance), "{found:?}");
         assert!(found.interval.margin > 0.1, "{found:?}");
         let all = of(0.9, vec![0.9; 10]);
-        assert_eq!(all.verdict, Verdict::Better, "{all:?}");
-        assert_eq!(of(0.9, Vec::new()).verdict, Verdict::CannotTell(Doubt::OneSeed));
+        assert_eq!(all.verdict, ComparisonVerdict::Better, "{all:?}");
+        assert_eq!(of(0.9, Vec::new()).verdict, ComparisonVerdict::CannotTell(Doubt::OneSeed));
     }
 }

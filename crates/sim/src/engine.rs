@@ -36,8 +36,8 @@ use ahash::HashMap;
 use block_cache::BlockCache;
 use decoders::Decoders;
 use plan::StepPlan;
-pub use request::{EngineRequest, RefuseReason};
-use request::{Phase, Request, Requests};
+use request::{EnqueuedRequest, Phase, Requests};
+pub use request::{RefuseReason, SubmittedRequest};
 pub use rows::{EngineRow, RowError, engine_rows};
 
 pub use server::EngineServer;
@@ -121,7 +121,7 @@ impl EngineCounters {
 
 /// An engine. A clone continues exactly as the original would.
 #[derive(Debug, Clone)]
-pub struct Engine {
+pub struct BatchingEngine {
     spec: EngineSpec,
     /// The end of the last step or of the last idle period.
     time: u64,
@@ -146,7 +146,7 @@ pub struct Engine {
     next_step_time: Option<StepModel>,
 }
 
-impl Engine {
+impl BatchingEngine {
     /// Creates an idle engine with an empty cache.
     ///
     /// # Errors
@@ -187,7 +187,7 @@ impl Engine {
 
     /// Takes a request that arrives at `now` (picoseconds), not earlier than the time the engine
     /// was advanced to. The request takes part in the first step that starts at `now` or later.
-    pub fn submit(&mut self, now: u64, request: &EngineRequest<'_>) {
+    pub fn submit(&mut self, now: u64, request: &SubmittedRequest<'_>) {
         let length = self.spec.longest();
         if request.input_tokens >= length {
             let kind = EventKind::Refused(RefuseReason::TooLong);
@@ -198,7 +198,7 @@ impl Engine {
         if self.plan.is_none() && self.waiting.is_empty() && self.running.is_empty() {
             self.time = self.time.max(now);
         }
-        let slot = self.requests.add(Request::new(request, length, self.submitted));
+        let slot = self.requests.add(EnqueuedRequest::new(request, length, self.submitted));
         self.submitted += 1;
         self.slots.insert(request.id, slot);
         self.waiting.push_back(slot);

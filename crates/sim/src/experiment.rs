@@ -8,11 +8,11 @@ use penstock_core::fleet::dump;
 use penstock_scoring::Objectives;
 
 use super::engine::EngineSpec;
-use super::random::{Purpose, Stream};
+use super::random::{Purpose, RandomStream};
 use super::summary::{Objective, Summary};
 use super::workload::{Workload, rounded_u32};
 use super::world::{
-    Delays, Examined, Fault, Oracle, RunResult, Status, WorldError, WorldSpec, simulate,
+    Delays, Examined, Oracle, PlannedFault, RunResult, Status, WorldError, WorldSpec, simulate,
 };
 
 /// The number of blocks of a run.
@@ -43,7 +43,7 @@ pub struct Setting {
     /// The delays between balancers and engines.
     pub delays: Delays,
     /// The faults of the engines.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<PlannedFault>,
     /// If set, engines report how much of a prompt they had cached.
     pub reports_cached: bool,
     /// The objective of a good request.
@@ -147,7 +147,7 @@ impl Setting {
     /// outputs up to 30 %, late telemetry, or a lost backend. `world` seeds the errors.
     #[must_use]
     pub fn perturbed(&self, world: u64, backends: &[String]) -> Self {
-        let mut random = Stream::new(self.seed, Purpose::Perturbations, world);
+        let mut random = RandomStream::new(self.seed, Purpose::Perturbations, world);
         let mut off = |most: f64| 1.0 + most * (2.0 * random.uniform() - 1.0);
         let (token, context, capacity, output) = (off(0.2), off(0.2), off(0.2), off(0.3));
         let mut setting = self.clone();
@@ -173,14 +173,14 @@ impl Setting {
     }
 
     /// Returns the loss of a random backend halfway through the run, if there is more than one.
-    fn lost_backend(&self, backends: &[String], random: &mut Stream) -> Option<Fault> {
+    fn lost_backend(&self, backends: &[String], random: &mut RandomStream) -> Option<PlannedFault> {
         // A fleet of one would only show the outage.
         if backends.len() < 2 {
             return None;
         }
         let number = random.below(backends.len() as u64);
         let last = self.workloads.first()?.requests.iter().map(|one| one.arrives_at).max()?;
-        Some(Fault {
+        Some(PlannedFault {
             at: Duration::from_micros(last / 2),
             backend: backends.get(usize::try_from(number).ok()?)?.clone(),
             kind: super::world::FaultKind::Down,

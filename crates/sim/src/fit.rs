@@ -5,7 +5,7 @@ mod slots;
 
 use super::engine::{EngineSpec, SpecError, StepTime, picoseconds};
 use super::minimize::minimize;
-use super::run::{Latencies, Run};
+use super::run::{Latencies, RecordedRun};
 use super::workload::rounded;
 use slots::shown_limit;
 pub use slots::{ShownLimit, lent_limit};
@@ -105,7 +105,7 @@ impl RunErrors {
 /// An engine learned from the first half of a run; its maximum number of requests at a time from
 /// all of it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fit {
+pub struct EngineFit {
     pub step_time: StepTime,
     /// The maximum number of requests at a time; `None` if it is that of the start.
     pub max_requests: Option<u32>,
@@ -118,7 +118,7 @@ pub struct Fit {
     pub other: RunErrors,
 }
 
-impl Fit {
+impl EngineFit {
     /// Returns an engine with what was learned; everything else is that of `start`, and its limit
     /// of requests at a time if that is lower.
     pub fn engine(&self, start: &EngineSpec) -> EngineSpec {
@@ -144,7 +144,11 @@ impl Fit {
 ///
 /// # Errors
 /// When `start` describes no engine.
-pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecError> {
+pub fn fit(
+    run: &RecordedRun,
+    start: &EngineSpec,
+    least: &StepTime,
+) -> Result<EngineFit, SpecError> {
     fit_first(run.len() / 2, run, start, least)
 }
 
@@ -154,16 +158,16 @@ pub fn fit(run: &Run, start: &EngineSpec, least: &StepTime) -> Result<Fit, SpecE
 /// When `start` describes no engine.
 pub fn fit_first(
     learned: usize,
-    run: &Run,
+    run: &RecordedRun,
     start: &EngineSpec,
     least: &StepTime,
-) -> Result<Fit, SpecError> {
+) -> Result<EngineFit, SpecError> {
     start.validate()?;
     let found = fit_steps(learned, run, start, least)?;
     let Some(count) = shown_limit(run, start) else { return Ok(found) };
     let spec = start.clone().with_max_requests(count);
     let limited = fit_steps(learned, run, &spec, least)?;
-    let limited = Fit { max_requests: Some(count), ..limited };
+    let limited = EngineFit { max_requests: Some(count), ..limited };
     // Requests that wait for something else look alike: only the times of the run decide.
     Ok(found.or_surely_better(limited))
 }
@@ -171,10 +175,10 @@ pub fn fit_first(
 /// Learns a step time on an engine with the limits of `start`.
 fn fit_steps(
     learned: usize,
-    run: &Run,
+    run: &RecordedRun,
     start: &EngineSpec,
     least: &StepTime,
-) -> Result<Fit, SpecError> {
+) -> Result<EngineFit, SpecError> {
     let row = start.step_time.linear().ok_or(SpecError::Table)?;
     let from_row = fit_from(&row, learned, run, start, least)?;
     let other = StepTime { per_decode: row.base / STREAMS_OF_A_BASE, ..row };
@@ -187,10 +191,10 @@ fn fit_steps(
 fn fit_from(
     first: &StepTime,
     learned: usize,
-    run: &Run,
+    run: &RecordedRun,
     start: &EngineSpec,
     least: &StepTime,
-) -> Result<Fit, SpecError> {
+) -> Result<EngineFit, SpecError> {
     let measured = run.measured();
     // Errors on what was learned from would flatter the fit.
     let half = learned.min(measured.len());
@@ -219,7 +223,7 @@ fn fit_from(
     let (spec, front_end) = with(&best);
     let (learned, other) = errors(&spec, front_end)?;
     let step_time = scaled(first, &best, least);
-    Ok(Fit { step_time, max_requests: None, front_end, learned, other })
+    Ok(EngineFit { step_time, max_requests: None, front_end, learned, other })
 }
 
 /// Returns the factors that minimize `value`.

@@ -35,12 +35,12 @@ pub enum Purpose {
 
 /// A stream of random numbers.
 #[derive(Debug, Clone)]
-pub struct Stream {
+pub struct RandomStream {
     key: u64,
     drawn: u64,
 }
 
-impl Stream {
+impl RandomStream {
     /// Creates the stream of a purpose and an id; the same seed gives the same numbers.
     pub fn new(seed: u64, purpose: Purpose, id: u64) -> Self {
         let key = xxh3_64_with_seed(&id.to_le_bytes(), mix(seed ^ GOLDEN_GAMMA) ^ purpose as u64);
@@ -143,7 +143,7 @@ impl Zipf {
         Self { sums }
     }
 
-    pub fn draw(&self, stream: &mut Stream) -> u64 {
+    pub fn draw(&self, stream: &mut RandomStream) -> u64 {
         let point = stream.uniform();
         self.sums.partition_point(|sum| *sum <= point) as u64
     }
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn distributions_have_their_means_and_variations() {
-        let mut stream = Stream::new(1, Purpose::Arrivals, 0);
+        let mut stream = RandomStream::new(1, Purpose::Arrivals, 0);
         for variation in [0.5, 1.0, 3.0] {
             let (mean, found) = moments(|| stream.gamma(1.0 / (variation * variation)));
             near(mean, 1.0);
@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn streams_do_not_depend_on_each_other() {
-        let draw = |seed, purpose, id| Stream::new(seed, purpose, id).bits();
+        let draw = |seed, purpose, id| RandomStream::new(seed, purpose, id).bits();
         let first = draw(1, Purpose::Arrivals, 0);
         assert_eq!(first, draw(1, Purpose::Arrivals, 0));
         for other in [
@@ -194,7 +194,7 @@ mod tests {
             assert_ne!(first, other);
         }
         // Pinned: every machine draws the same numbers.
-        assert_eq!(Stream::new(7, Purpose::Sessions, 3).bits(), PINNED);
+        assert_eq!(RandomStream::new(7, Purpose::Sessions, 3).bits(), PINNED);
     }
 
     const PINNED: u64 = 15_413_204_595_929_767_280;
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn popularity_falls_with_the_rank() {
         let zipf = Zipf::new(4, 1.0);
-        let mut stream = Stream::new(1, Purpose::Prefixes, 0);
+        let mut stream = RandomStream::new(1, Purpose::Prefixes, 0);
         let mut counts = [0_u32; 4];
         (0..100_000).for_each(|_| counts[usize::try_from(zipf.draw(&mut stream)).unwrap()] += 1);
         // The expected shares are 1, 1/2, 1/3 and 1/4 over their sum.

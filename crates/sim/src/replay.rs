@@ -12,11 +12,11 @@ use penstock_core::prefix::{most_replayed, unfold};
 use penstock_core::routing::ReplayFields;
 use serde::Serialize;
 
-use super::compare::{Aim, Difference, Verdict, compare, difference};
+use super::compare::{Aim, ComparisonVerdict, Difference, compare, difference};
 use super::engine::{EngineRow, EngineSpec, Slots, engine_rows};
 use super::experiment::{Setting, Variant};
 use super::fit::{RunErrors, fit};
-use super::run::{Run, RunError, Timing, mark_unseen};
+use super::run::{RecordedRun, RunError, Timing, mark_unseen};
 use super::statistics::mean;
 use super::summary::{Objective, Summary};
 use super::workload::{Request, Workload, counted_block};
@@ -86,7 +86,7 @@ pub struct ComparedFigure {
 
 /// The predicted effect of a new configuration.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ReplayReport {
+pub struct PredictedEffect {
     /// The number of simulated requests.
     pub requests: usize,
     /// The number of requests that the new configuration would not serve.
@@ -103,7 +103,7 @@ pub struct ReplayReport {
 
 /// The input of a comparison.
 #[derive(Debug)]
-pub struct Replay<'a> {
+pub struct ReplayInput<'a> {
     /// The current configuration, with the members of its groups as backends.
     pub current: Config,
     /// The time since which it is in force.
@@ -128,12 +128,12 @@ pub struct EarlierConfig {
     pub until: Timestamp,
 }
 
-impl Replay<'_> {
+impl ReplayInput<'_> {
     /// Simulates both configurations and compares them.
     ///
     /// # Errors
     /// [`ReplayError`] if there is nothing to compare.
-    pub fn compare(self) -> Result<ReplayReport, ReplayError> {
+    pub fn compare(self) -> Result<PredictedEffect, ReplayError> {
         let workload = workload_of(self.served);
         let learned = self.learn_engines()?;
         let arm = |config: &Config, workload: &Workload| -> Result<Vec<Summary>, ReplayError> {
@@ -186,7 +186,7 @@ impl Replay<'_> {
         if part.len() * 2 < self.served.len() { (None, self.served) } else { (config, part) }
     }
 
-    fn report(&self, now: &[Summary], then: &[Summary], error: f64) -> ReplayReport {
+    fn report(&self, now: &[Summary], then: &[Summary], error: f64) -> PredictedEffect {
         let is_reliable = error.abs() <= MAX_ERROR;
         let figures = compare(now, then);
         let unserved = |arm: &[Summary]| {
@@ -207,7 +207,7 @@ impl Replay<'_> {
             )),
             () => None,
         };
-        ReplayReport {
+        PredictedEffect {
             requests: self.served.len(),
             unserved: after,
             error,
@@ -242,18 +242,19 @@ impl Replay<'_> {
             let unseen = all - timings.len();
             mark_unseen(&mut timings, unseen);
             let skipped = timings.len().saturating_sub(count.clamp(MIN_LEARNED, MAX_LEARNED));
-            match Run::of(timings.into_iter().skip(skipped).collect()) {
+            match RecordedRun::of(timings.into_iter().skip(skipped).collect()) {
                 Ok(run) => learned.push(self.learn_engine(name, run.at_penstock())?),
                 Err(error) if name == most => return Err(error.into()),
                 Err(_) => {}
             }
         }
-        LearnedEngines::of(&learned, most)
-            .ok_or_else(|| Run::of(Vec::new()).err().map_or(ReplayError::NoEngine, Into::into))
+        LearnedEngines::of(&learned, most).ok_or_else(|| {
+            RecordedRun::of(Vec::new()).err().map_or(ReplayError::NoEngine, Into::into)
+        })
     }
 
     /// Learns the engine that explains the streams of a backend best.
-    fn learn_engine(&self, name: &str, run: Run) -> Result<FittedRun, ReplayError> {
+    fn learn_engine(&self, name: &str, run: RecordedRun) -> Result<FittedRun, ReplayError> {
         let backend = self.current.backends.iter().find(|backend| backend.name == name);
         let rows = engine_rows().unwrap_or_default();
         let error = |spec: &EngineSpec| {
@@ -293,7 +294,8 @@ fn error_of(simulated: &[Summary], measured: &[ServedRequest]) -> f64 {
 
 /// Returns whether a figure is worse by more than the bound.
 fn is_beyond(difference: &Difference, most: f64) -> bool {
-    difference.verdict == Verdict::Worse && difference.other > difference.base * (1.0 + most)
+    difference.verdict == ComparisonVerdict::Worse
+        && difference.other > difference.base * (1.0 + most)
 }
 
 fn arrival_of(one: &ServedRequest) -> u64 {

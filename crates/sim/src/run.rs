@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 
 use super::engine::{
-    BLOCK_TOKENS, Engine, EngineEvent, EngineRequest, EngineSpec, EventKind, SpecError, picoseconds,
+    BLOCK_TOKENS, BatchingEngine, EngineEvent, EngineSpec, EventKind, SpecError, SubmittedRequest,
+    picoseconds,
 };
 
 const PER_SECOND: f64 = 1e12;
@@ -103,14 +104,14 @@ impl Latencies {
 
 /// The requests of a run in the order of arrival.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Run {
+pub struct RecordedRun {
     requests: Vec<Timing>,
     /// If set, the run was measured at penstock: its times include the network and the engine's
     /// front end.
     is_at_penstock: bool,
 }
 
-impl Run {
+impl RecordedRun {
     /// Reads a JSON object per line, with `arrived`, `first_token`, `last_token`, `input_tokens`
     /// and `output_tokens`, or the names `queued_ts`, `first_token_ts`, `last_token_ts`,
     /// `input_toks` and
@@ -244,7 +245,7 @@ impl Run {
         spec: &EngineSpec,
         front_end: u64,
     ) -> Result<Vec<Latencies>, SpecError> {
-        let mut engine = Engine::new(spec.clone())?;
+        let mut engine = BatchingEngine::new(spec.clone())?;
         let start = self.requests.first().map_or(0.0, |first| first.arrived);
         let mut events = Vec::new();
         for (id, request) in (0_u32..).zip(&self.requests) {
@@ -253,7 +254,7 @@ impl Run {
             engine.advance(at.saturating_sub(1), &mut events);
             engine.submit(
                 at,
-                &EngineRequest {
+                &SubmittedRequest {
                     id,
                     input_tokens: request.input_tokens,
                     output_tokens: request.output_tokens,

@@ -13,7 +13,7 @@ const DEVIATIONS: f64 = 2.0;
 
 /// The load of a run in relation to its capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Load {
+pub enum Stationarity {
     /// The fleet kept up with the workload.
     Sustained,
     /// The number of requests in the fleet grew until the end.
@@ -25,7 +25,7 @@ pub enum Load {
 /// The load of a run, and how well the run shows it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Trend {
-    pub(super) load: Load,
+    pub(super) load: Stationarity,
     /// True if the number of requests in the fleet grew, be it by chance.
     pub(super) is_growing: bool,
     /// The excess of the rate over the capacity that the run could hide, as a fraction.
@@ -34,7 +34,7 @@ pub(super) struct Trend {
 
 impl Trend {
     const UNKNOWN: Self =
-        Self { load: Load::Unknown, is_growing: false, resolution: f64::INFINITY };
+        Self { load: Stationarity::Unknown, is_growing: false, resolution: f64::INFINITY };
 
     /// Compares the second and the last quarter of the arrivals.
     ///
@@ -71,15 +71,17 @@ impl Trend {
         let is_queue_growing = grows(before.waiting * faster, after.waiting);
         let is_fleet_growing = is_clear && grows(expected + filling, after.inside);
         let load = match () {
-            () if is_clear && !grows(expected, after.inside) => Load::Sustained,
-            () if is_queue_growing => Load::Saturated,
+            () if is_clear && !grows(expected, after.inside) => Stationarity::Sustained,
+            () if is_queue_growing => Stationarity::Saturated,
             // In a short run, batches that vary look the same.
-            () if is_fleet_growing && most(expected) <= MAX_GROWTH * arrivals => Load::Saturated,
-            () => Load::Unknown,
+            () if is_fleet_growing && most(expected) <= MAX_GROWTH * arrivals => {
+                Stationarity::Saturated
+            }
+            () => Stationarity::Unknown,
         };
         Self {
             load,
-            is_growing: load != Load::Sustained && (is_queue_growing || is_fleet_growing),
+            is_growing: load != Stationarity::Sustained && (is_queue_growing || is_fleet_growing),
             resolution: most(expected) / arrivals,
         }
     }
@@ -105,7 +107,7 @@ struct Window {
 
 /// The figures of a window.
 #[derive(Default)]
-struct Figures {
+struct WindowFigures {
     /// The mean number of requests in the fleet.
     inside: f64,
     /// The mean number of requests before their first token.
@@ -123,8 +125,8 @@ impl Window {
         to.min(self.end).saturating_sub(from.max(self.start)) as f64 / self.length()
     }
 
-    fn figures(&self, run: &RunResult) -> Figures {
-        let mut figures = Figures::default();
+    fn figures(&self, run: &RunResult) -> WindowFigures {
+        let mut figures = WindowFigures::default();
         for one in arrived(run) {
             // A request that ended without a token waited for it until then.
             let token = if one.first_token > 0 { one.first_token } else { one.ended };

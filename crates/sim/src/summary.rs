@@ -7,7 +7,7 @@ pub use priorities::PriorityFigures;
 use priorities::by_priority;
 pub use sheds::ShedFigures;
 
-pub use super::stationarity::Load;
+pub use super::stationarity::Stationarity;
 use super::stationarity::Trend;
 use super::statistics::{Percentiles, jain, variation};
 use super::workload::Workload;
@@ -92,7 +92,7 @@ pub struct Summary {
     /// Jain's index over clients, of the share of their requests that reached the objective.
     pub fairness: f64,
     /// The load of the run.
-    pub load: Load,
+    pub load: Stationarity,
     /// The time from the start of the run to the last end.
     pub duration: f64,
     /// The number of steps of all engines.
@@ -154,7 +154,7 @@ impl Summary {
         let requests = run.requests.len() - abandoned;
         let last = run.requests.iter().map(|request| request.ended).max().unwrap_or(run.start);
         let duration = seconds(run.start, last).max(MICRO);
-        let prompts = Prompts::of(&done, workload);
+        let prompts = PromptTokens::of(&done, workload);
         let (imbalance, concentration) = balance(run);
         // Engines count in picoseconds.
         let busy: f64 = run.backends.iter().map(|one| one.counters.busy as f64 * 1e-12).sum();
@@ -234,13 +234,13 @@ pub const FIGURES: &[Figure] = &[
 
 /// The prompt tokens of a run.
 #[derive(Default)]
-struct Prompts {
+struct PromptTokens {
     all: f64,
     cached: f64,
     believed: f64,
 }
 
-impl Prompts {
+impl PromptTokens {
     fn of(done: &[(&RequestResult, usize)], workload: &Workload) -> Self {
         let mut sums = Self::default();
         for (result, id) in done {

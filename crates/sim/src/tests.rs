@@ -4,8 +4,8 @@ mod prediction;
 
 use super::engine::{EngineRow, EngineSpec, StepTime, engine_rows};
 use super::fit::{Errors, RunErrors, fit};
-use super::random::{Purpose, Stream};
-use super::run::{Run, Timing};
+use super::random::{Purpose, RandomStream};
+use super::run::{RecordedRun, Timing};
 
 const RUNS: [(&str, &str, u32); 3] = [
     (
@@ -47,7 +47,7 @@ fn assert_within(what: &str, errors: Errors, mean: f64, p99: f64) {
 #[test]
 fn shipped_rows_predict_the_recorded_runs() {
     for (name, text, max_requests) in RUNS {
-        let run = Run::parse(text).unwrap();
+        let run = RecordedRun::parse(text).unwrap();
         let predicted = run.simulated(&spec(name, max_requests), 0).unwrap();
         let errors = RunErrors::of(&predicted, &run.measured());
 
@@ -60,9 +60,9 @@ fn shipped_rows_predict_the_recorded_runs() {
 #[test]
 fn row_of_the_starved_engine_holds_for_other_arrivals() {
     let (name, text, max_requests) = RUNS[2];
-    let run = Run::parse(text).unwrap();
+    let run = RecordedRun::parse(text).unwrap();
     for seed in 0..6 {
-        let mut random = Stream::new(1, Purpose::Arrivals, seed);
+        let mut random = RandomStream::new(1, Purpose::Arrivals, seed);
         let timings = run.timings().iter().map(|one| {
             let late = 0.005 * random.uniform();
             Timing {
@@ -72,7 +72,7 @@ fn row_of_the_starved_engine_holds_for_other_arrivals() {
                 ..one.clone()
             }
         });
-        let moved = Run::of(timings.collect()).unwrap();
+        let moved = RecordedRun::of(timings.collect()).unwrap();
         let predicted = moved.simulated(&spec(name, max_requests), 0).unwrap();
         let errors = RunErrors::of(&predicted, &moved.measured());
         for one in [errors.first_token, errors.per_token, errors.total] {
@@ -84,7 +84,7 @@ fn row_of_the_starved_engine_holds_for_other_arrivals() {
 #[test]
 fn rows_fitted_to_one_half_predict_the_other() {
     for (name, text, max_requests) in RUNS {
-        let run = Run::parse(text).unwrap();
+        let run = RecordedRun::parse(text).unwrap();
         // The search starts from a poor guess: the base off by half, the rest by a fifth and more.
         let start = spec(name, max_requests);
         let mut time = start.step_time.linear().unwrap();
@@ -105,7 +105,7 @@ fn rows_fitted_to_one_half_predict_the_other() {
 #[test]
 fn recorded_runs_show_how_many_requests_run_at_a_time() {
     for ((name, text, max_requests), shown) in RUNS.into_iter().zip([Some(128), Some(128), None]) {
-        let run = Run::parse(text).unwrap();
+        let run = RecordedRun::parse(text).unwrap();
         let start = spec(name, 1024);
         let fit = fit(&run, &start, &StepTime::least_of(&row(name))).unwrap();
         // The third engine is never full: its requests wait for KV blocks.
@@ -118,7 +118,7 @@ fn recorded_runs_show_how_many_requests_run_at_a_time() {
 #[test]
 fn run_is_checked_line_by_line() {
     let good = r#"{"arrived": 1, "first_token": 2, "last_token": 3, "input_tokens": 4, "output_tokens": 5}"#;
-    let error = |lines: &str| Run::parse(lines).unwrap_err().to_string();
+    let error = |lines: &str| RecordedRun::parse(lines).unwrap_err().to_string();
     assert!(error(good).contains("1 requests are too few"));
     assert!(error(&format!("{good}\n{{}}")).starts_with("line 2: missing field"));
     assert!(error(&good.replace("\"last_token\": 3", "\"last_token\": 1")).contains("backwards"));
@@ -126,5 +126,5 @@ fn run_is_checked_line_by_line() {
         error(&good.replace("\"output_tokens\": 5", "\"output_tokens\": 0")).contains("one out")
     );
     let many = format!("{good}\n\n").repeat(20);
-    assert_eq!(Run::parse(&many).unwrap().len(), 20);
+    assert_eq!(RecordedRun::parse(&many).unwrap().len(), 20);
 }

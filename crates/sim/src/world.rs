@@ -45,15 +45,16 @@ use penstock_scoring::Objectives;
 
 use crate::engine::{EngineSpec, SpecError};
 use crate::workload::Workload;
-use attempts::Live;
+use attempts::LiveRequest;
 use balancer::Balancer;
 use budgets::SimBudgets;
 use engines::Engines;
-use events::{Event, EventQueue, Sent};
-pub use faults::{Fault, FaultError, FaultKind};
+use events::{EventQueue, Sent, WorldEvent};
+pub use faults::{FaultError, FaultKind, PlannedFault};
 pub use oracle::Oracle;
 pub use result::{
-    BackendResult, BudgetResult, FailReason, RequestResult, RunResult, ShedReason, Status, Verdict,
+    BackendResult, BudgetResult, FailReason, RefusalVerdict, RequestResult, RunResult, ShedReason,
+    Status,
 };
 use waiting::EntryPlace;
 
@@ -99,7 +100,7 @@ pub struct WorldSpec {
     /// The delays between balancers and engines.
     pub delays: Delays,
     /// The faults of the engines.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<PlannedFault>,
     /// The objectives of every client.
     pub objectives: Objectives,
     /// If set, engines report how many tokens of a prompt they had cached.
@@ -149,7 +150,7 @@ struct World<'a> {
     balancers: Vec<Balancer>,
     engines: Engines,
     queue: EventQueue,
-    live: Vec<Option<Box<Live>>>,
+    live: Vec<Option<Box<LiveRequest>>>,
     results: Vec<RequestResult>,
     /// The number of unfinished predecessors of each request.
     awaited: Vec<u16>,
@@ -212,7 +213,7 @@ impl<'a> World<'a> {
         let mut queue = EventQueue::default();
         for (index, fault) in (0_u32..).zip(&spec.faults) {
             fault.check(&spec.config)?;
-            queue.push(START + to_micros(fault.at), Event::Fault(index));
+            queue.push(START + to_micros(fault.at), WorldEvent::Fault(index));
         }
         let balancers_predict = balancers.iter().any(|one| one.generation.router.predicts());
         let mut world = Self {
@@ -285,20 +286,20 @@ impl<'a> World<'a> {
         true
     }
 
-    fn handle(&mut self, event: Event, at: u64) {
+    fn handle(&mut self, event: WorldEvent, at: u64) {
         match event {
-            Event::Fault(index) => self.start_fault(index, at),
-            Event::FaultEnd(index) => self.end_fault(index, at),
-            Event::Arrive(id) => self.arrive(id, at),
-            Event::Send(sent) => self.deliver(sent, at),
-            Event::Check { balancer, backend } => self.check(balancer, backend, at),
-            Event::CheckOnce { balancer, backend } => self.run_check(balancer, backend, at),
-            Event::Probe { balancer, backend } => self.probe(balancer, backend, at),
-            Event::ProbeOnce { balancer, backend } => self.read_models(balancer, backend, at),
-            Event::Refresh => self.refresh_predictions(at),
-            Event::Share { balancer } => self.share_load(balancer, at),
-            Event::Leave(id) => self.leave(id, at),
-            Event::QueueEnd(id) => self.end_wait(id, at),
+            WorldEvent::Fault(index) => self.start_fault(index, at),
+            WorldEvent::FaultEnd(index) => self.end_fault(index, at),
+            WorldEvent::Arrive(id) => self.arrive(id, at),
+            WorldEvent::Send(sent) => self.deliver(sent, at),
+            WorldEvent::Check { balancer, backend } => self.check(balancer, backend, at),
+            WorldEvent::CheckOnce { balancer, backend } => self.run_check(balancer, backend, at),
+            WorldEvent::Probe { balancer, backend } => self.probe(balancer, backend, at),
+            WorldEvent::ProbeOnce { balancer, backend } => self.read_models(balancer, backend, at),
+            WorldEvent::Refresh => self.refresh_predictions(at),
+            WorldEvent::Share { balancer } => self.share_load(balancer, at),
+            WorldEvent::Leave(id) => self.leave(id, at),
+            WorldEvent::QueueEnd(id) => self.end_wait(id, at),
         }
     }
 

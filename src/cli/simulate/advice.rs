@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use penstock_sim::compare::{
-    Aim, BlockedArm, Difference, Doubt, Verdict, difference, difference_by_blocks,
+    Aim, BlockedArm, ComparisonVerdict, Difference, Doubt, difference, difference_by_blocks,
 };
 use penstock_sim::experiment::Variant;
 use penstock_sim::statistics::mean;
@@ -166,7 +166,7 @@ fn marks(goal: &Goal, one: &Tried, best: &Tried, tried: &[Tried]) -> Vec<&'stati
     let mut marks = Vec::new();
     if std::ptr::eq(one, best) {
         marks.push("best");
-    } else if goal.difference(best, one).verdict == Verdict::CannotTell(Doubt::Chance) {
+    } else if goal.difference(best, one).verdict == ComparisonVerdict::CannotTell(Doubt::Chance) {
         marks.push("as good");
     }
     if is_pareto(one, tried) {
@@ -223,16 +223,20 @@ fn advice(goal: &Goal, best: Option<&Tried>, vote: Option<&Vote>) -> String {
         return format!("\nNo advice: {name} changes {gain}, less than a reload is worth\n");
     }
     let reason = match vote.difference.verdict {
-        Verdict::CannotTell(Doubt::Chance) if vote.is_better => {
+        ComparisonVerdict::CannotTell(Doubt::Chance) if vote.is_better => {
             let (name, gain) = (best.point.name(), goal.shown(&vote.difference));
             format!("{name} changes {gain}, which may be chance")
         }
-        Verdict::Better | Verdict::CannotTell(Doubt::OneSeed) if vote.wins > 0 => format!(
-            "{} is better only in {} of {WORLDS} worlds with errors of the model in them",
-            best.point.name(),
-            vote.wins
-        ),
-        Verdict::Better | Verdict::Worse | Verdict::CannotTell(_) => {
+        ComparisonVerdict::Better | ComparisonVerdict::CannotTell(Doubt::OneSeed)
+            if vote.wins > 0 =>
+        {
+            format!(
+                "{} is better only in {} of {WORLDS} worlds with errors of the model in them",
+                best.point.name(),
+                vote.wins
+            )
+        }
+        ComparisonVerdict::Better | ComparisonVerdict::Worse | ComparisonVerdict::CannotTell(_) => {
             format!("no point has a better {} than the configuration as it is", goal.figure)
         }
     };

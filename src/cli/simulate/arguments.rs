@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use penstock_api::units::parse_duration;
 use penstock_sim::workload::ArrivalProcess;
-use penstock_sim::world::Fault;
+use penstock_sim::world::PlannedFault;
 
 use crate::cli::engines::EngineFlags;
 
@@ -102,7 +102,7 @@ pub(in crate::cli) struct SimulateArgs {
     /// A fault of an engine: 'at 60s backend b1 down 30s', also restart, slow x2 30s, 429 5s,
     /// scrape-lost 10s
     #[arg(long = "fault", value_name = "FAULT")]
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<PlannedFault>,
 
     /// Engines do not report how many tokens of a prompt they had cached
     #[arg(long)]

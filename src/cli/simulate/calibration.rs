@@ -5,8 +5,8 @@ use std::fmt::Write;
 use std::path::Path;
 
 use penstock_sim::engine::StepTime;
-use penstock_sim::fit::{Fit, ShownLimit, fit, lent_limit};
-use penstock_sim::run::{Run, Timing};
+use penstock_sim::fit::{EngineFit, ShownLimit, fit, lent_limit};
+use penstock_sim::run::{RecordedRun, Timing};
 use penstock_sim::statistics::Percentiles;
 use penstock_sim::workload::read_timings;
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ struct BorrowedEngine {
 struct LearnedEngine {
     backend: String,
     streams: usize,
-    fit: Fit,
+    fit: EngineFit,
     /// True if another backend showed the maximum number of requests at a time.
     is_limit_lent: bool,
 }
@@ -71,7 +71,7 @@ impl LearnedEngine {
             backend.is_some_and(|one| one.name != self.backend && one.num_parallel.is_some());
         let max_requests = self.fit.max_requests.filter(|_| !keeps_limit);
         if let Some(engine) = plan.setting.engines.get_mut(index) {
-            *engine = Fit { max_requests, ..self.fit }.engine(engine);
+            *engine = EngineFit { max_requests, ..self.fit }.engine(engine);
         }
         if let Some(name) = plan.engine_names.get_mut(index) {
             *name = format!("learned from {}", self.backend);
@@ -101,15 +101,15 @@ fn learn_engines(
     // If the log knows none of the names, one engine is used for all.
     let most = logged.iter().max_by_key(|(_, timings)| timings.len());
     let most = most.map(|(name, _)| name.clone()).unwrap_or_default();
-    let mut jobs: Vec<(usize, String, Run)> = Vec::new();
+    let mut jobs: Vec<(usize, String, RecordedRun)> = Vec::new();
     for index in open.iter().copied().filter(|index| names.get(*index) != Some(&most)) {
         let Some(name) = names.get(index) else { continue };
-        let run = logged.remove(name).and_then(|timings| Run::of(timings).ok());
+        let run = logged.remove(name).and_then(|timings| RecordedRun::of(timings).ok());
         // A backend with too few streams is left out: it gets the engine of the busiest one.
         jobs.extend(run.map(|run| (index, name.clone(), run.at_penstock())));
     }
     let index = open.iter().copied().find(|index| names.get(*index) == Some(&most));
-    let run = Run::of(logged.remove(&most).unwrap_or_default())
+    let run = RecordedRun::of(logged.remove(&most).unwrap_or_default())
         .map_err(|source| SimulateError::TooFew { path: path.to_owned(), source })?;
     jobs.push((index.unwrap_or(first_open), most, run.at_penstock()));
     let (engines, choices) = (&plan.setting.engines, &plan.choices);
@@ -140,7 +140,7 @@ fn learn_engines(
 /// Gives the engines that show no limit of requests at a time that of an engine of their kind.
 fn lend_limits(
     plan: &SimulationPlan,
-    jobs: &[(usize, String, Run)],
+    jobs: &[(usize, String, RecordedRun)],
     learned: &mut [LearnedEngine],
 ) {
     let backends = plan.variants.first().map_or(&[][..], |first| &first.config.backends);
@@ -216,7 +216,7 @@ impl Calibration {
     pub(super) fn to_text(&self) -> String {
         let mut text = String::new();
         for LearnedEngine { backend, streams, fit, is_limit_lent } in &self.learned {
-            let Fit { step_time, max_requests, front_end, .. } = *fit;
+            let EngineFit { step_time, max_requests, front_end, .. } = *fit;
             let StepTime { base, per_token, per_decode, per_context, per_pair } = step_time;
             _ = write!(
                 text,

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use penstock_sim::compare::Difference;
 use penstock_sim::statistics::Percentiles;
-use penstock_sim::summary::{Load, PriorityFigures, ShedFigures, Summary, first_token, per_token};
+use penstock_sim::summary::{
+    PriorityFigures, ShedFigures, Stationarity, Summary, first_token, per_token,
+};
 use penstock_sim::world::{BudgetResult, Status};
 use serde_json::{Map, Value, json};
 
@@ -44,9 +46,9 @@ pub(super) fn summary_json(one: &Summary) -> Value {
         "budgets": one.budgets.iter().map(budget_json).collect::<Vec<_>>(),
         "priorities": one.priorities.iter().map(priority_json).collect::<Vec<_>>(),
         "saturated": match one.load {
-            Load::Sustained => Some(false),
-            Load::Saturated => Some(true),
-            Load::Unknown => None,
+            Stationarity::Sustained => Some(false),
+            Stationarity::Saturated => Some(true),
+            Stationarity::Unknown => None,
         },
         "duration_seconds": one.duration,
         "steps": one.steps,

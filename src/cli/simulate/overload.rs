@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use penstock_sim::summary::Load;
+use penstock_sim::summary::Stationarity;
 
 use super::setup::{PlannedLoad, SimulationPlan};
 use super::{Arm, short};
@@ -15,7 +15,7 @@ impl PlannedLoad {
 }
 
 /// Returns the number of runs of an arm that show this load.
-fn runs_with(arm: &Arm<'_>, load: Load) -> usize {
+fn runs_with(arm: &Arm<'_>, load: Stationarity) -> usize {
     arm.summaries.iter().filter(|one| one.load == load).count()
 }
 
@@ -23,7 +23,8 @@ fn runs_with(arm: &Arm<'_>, load: Load) -> usize {
 /// length of the run and little else.
 pub(super) fn overload(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
     // A single run of several may be chance.
-    let grew = arms.iter().filter(|arm| runs_with(arm, Load::Saturated) * 2 > arm.summaries.len());
+    let grew =
+        arms.iter().filter(|arm| runs_with(arm, Stationarity::Saturated) * 2 > arm.summaries.len());
     // In a closed loop there is a request for each response.
     let grew = grew.filter(|_| !plan.is_closed_loop());
     let grew: Vec<String> = grew.map(|arm| short(&arm.variant.name)).collect();
@@ -50,7 +51,8 @@ pub(super) fn warnings(plan: &SimulationPlan, arms: &[Arm<'_>]) -> String {
     // The load is 1 within the error of the model.
     let is_near_one = plan.load().is_some_and(|load| (load.share - 1.0).abs() <= load.error);
     for arm in arms {
-        let (saturated, unknown) = (runs_with(arm, Load::Saturated), runs_with(arm, Load::Unknown));
+        let (saturated, unknown) =
+            (runs_with(arm, Stationarity::Saturated), runs_with(arm, Stationarity::Unknown));
         let runs = arm.summaries.len();
         let name = &arm.variant.name;
         if saturated > 0 && !plan.is_closed_loop() {

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use penstock_sim::compare::{Doubt, Verdict};
+use penstock_sim::compare::{ComparisonVerdict, Doubt};
 use penstock_sim::experiment::{Setting, Variant};
-use penstock_sim::random::{Purpose, Stream};
+use penstock_sim::random::{Purpose, RandomStream};
 
 use super::advice::{Goal, Tried, Vote, WORLDS, render, to_json};
 use super::arguments::SimulateArgs;
@@ -128,7 +128,7 @@ fn halve(
     output: &mut Output,
 ) -> Result<Vec<Tried>, SimulateError> {
     // If the grid is larger than the budget, a sample of it is used.
-    let mut random = Stream::new(args.seed, Purpose::Perturbations, u64::MAX);
+    let mut random = RandomStream::new(args.seed, Purpose::Perturbations, u64::MAX);
     while tried.len() > args.budget {
         let at = usize::try_from(random.below(tried.len() as u64)).unwrap_or(0);
         tried.swap_remove(at);
@@ -160,8 +160,10 @@ fn vote(
     let Some((best, winner)) = ranked else { return Ok(None) };
     let difference = goal.difference(incumbent, winner);
     // A single request has no interval, but the worlds may still agree.
-    let is_open =
-        matches!(difference.verdict, Verdict::Better | Verdict::CannotTell(Doubt::OneSeed));
+    let is_open = matches!(
+        difference.verdict,
+        ComparisonVerdict::Better | ComparisonVerdict::CannotTell(Doubt::OneSeed)
+    );
     let is_better = value(winner) < value(incumbent);
     let mut vote = Vote { best, difference, is_better, wins: 0 };
     // Ten more pairs of runs would change nothing about the advice.

@@ -3,7 +3,7 @@
 
 use penstock_sim::engine::{EngineRow, EngineSpec, engine_rows};
 use penstock_sim::fit::{Errors, RunErrors};
-use penstock_sim::run::Run;
+use penstock_sim::run::RecordedRun;
 use serde_json::Value;
 
 use super::pages::root;
@@ -34,7 +34,7 @@ pub(super) fn errors() -> String {
     for (name, file, max_requests) in RUNS {
         let row = rows.iter().find(|row| row.name() == *name).unwrap();
         let path = root().join(format!("tests/data/vllm-runs/{file}.jsonl"));
-        let run = Run::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let run = RecordedRun::parse(&std::fs::read_to_string(path).unwrap()).unwrap();
         let spec = EngineSpec {
             max_requests: *max_requests,
             max_step_tokens: 2048,

@@ -4,7 +4,7 @@ use penstock_config::Environment;
 
 use super::*;
 use crate::engine::{EngineSpec, engine_rows};
-use crate::summary::{Load, Objective};
+use crate::summary::{Objective, Stationarity};
 use crate::workload::{WorkloadSpec, generate};
 use crate::world::Delays;
 
@@ -82,7 +82,7 @@ fn run_beyond_the_capacity_is_saturated() {
     let setting = setting(workload.clone());
     let variant = variant("routing: { strategy: weighted }");
     let found = capacity(&setting, &variant, &workload).unwrap().unwrap().rate;
-    for (load, expected) in [(0.8, Load::Sustained), (1.15, Load::Saturated)] {
+    for (load, expected) in [(0.8, Stationarity::Sustained), (1.15, Stationarity::Saturated)] {
         let speed = load * found / workload.rate();
         let workloads = vec![workload.clone().at_speed(speed)];
         let setting = Setting { workloads, ..setting.clone() };
@@ -136,7 +136,7 @@ fn short_run_far_beyond_the_capacity_is_saturated() {
         let speed = load * found / workload.rate();
         let workloads = vec![workload.clone().at_speed(speed)];
         let setting = Setting { workloads, ..setting.clone() };
-        assert_eq!(setting.run(&variant, 0).unwrap().1.load, Load::Saturated, "{load}");
+        assert_eq!(setting.run(&variant, 0).unwrap().1.load, Stationarity::Saturated, "{load}");
     }
 }
 
@@ -160,6 +160,11 @@ fn fleet_that_fills_up_or_is_busy_has_no_growing_queue() {
         let workloads = vec![workload.at_speed(speed)];
         let setting = Setting { workloads, ..setting.clone() };
         let (_, summary) = setting.run(&variant, 0).unwrap();
-        assert_ne!(summary.load, Load::Saturated, "{load} {seed}: {:?}", summary.first_token);
+        assert_ne!(
+            summary.load,
+            Stationarity::Saturated,
+            "{load} {seed}: {:?}",
+            summary.first_token
+        );
     }
 }

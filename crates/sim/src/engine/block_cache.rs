@@ -40,7 +40,7 @@ enum Freed {
 
 /// The blocks that a request holds.
 #[derive(Debug, Clone)]
-pub(super) struct Held {
+pub(super) struct HeldBlocks {
     /// The hashes of the whole blocks of its prompt.
     prefix: Box<[u64]>,
     prefix_tokens: u32,
@@ -50,7 +50,7 @@ pub(super) struct Held {
     own: u32,
 }
 
-impl Held {
+impl HeldBlocks {
     pub(super) fn new(prefix: &[u64], prefix_tokens: u32, input_tokens: u32) -> Self {
         let tokens = prefix_tokens.max(BLOCK_TOKENS);
         let whole = (input_tokens / tokens) as usize;
@@ -90,7 +90,7 @@ impl Held {
 
 /// A prefix block in the cache.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct CachedBlock {
     hash: u64,
     /// The number of its blocks; 0 once it is evicted.
     units: u32,
@@ -127,7 +127,7 @@ pub(super) struct BlockCache {
     total: u32,
     /// The number of blocks that requests hold.
     used: u32,
-    kept: Vec<Kept>,
+    kept: Vec<CachedBlock>,
     /// The place of each block by its hash.
     places: HashMap<u64, Place>,
     /// The places of evicted blocks, for new ones.
@@ -173,12 +173,12 @@ impl BlockCache {
     }
 
     /// Returns the block at a place; `None` if it is evicted.
-    fn at(&self, place: Place) -> Option<&Kept> {
+    fn at(&self, place: Place) -> Option<&CachedBlock> {
         self.kept.get(place as usize).filter(|kept| kept.units > 0)
     }
 
     /// Finds the cached part of the first `limit` tokens of a prompt.
-    pub(super) fn find(&self, held: &Held, limit: u32) -> Hit {
+    pub(super) fn find(&self, held: &HeldBlocks, limit: u32) -> Hit {
         let most = (limit / held.prefix_tokens) as usize;
         let mut hit = Hit { blocks: 0, tokens: 0, unused: 0 };
         let mut last = NOWHERE;
@@ -198,7 +198,7 @@ impl BlockCache {
     }
 
     /// Lets a request without blocks share the blocks of `hit`.
-    pub(super) fn share(&mut self, held: &mut Held, hit: Hit) {
+    pub(super) fn share(&mut self, held: &mut HeldBlocks, hit: Hit) {
         held.shared.clear();
         let mut last = NOWHERE;
         for hash in held.prefix.iter().take(hit.blocks) {
@@ -226,7 +226,7 @@ impl BlockCache {
 
     /// Takes the blocks needed for `tokens` tokens. Returns whether there are enough; if not,
     /// nothing changes.
-    pub(super) fn grow(&mut self, held: &mut Held, tokens: u32) -> bool {
+    pub(super) fn grow(&mut self, held: &mut HeldBlocks, tokens: u32) -> bool {
         let missing = held.missing(tokens);
         if missing > self.free_blocks() {
             return false;
@@ -276,7 +276,7 @@ impl BlockCache {
 
     /// Keeps the whole blocks of a prompt's first `computed` tokens for other requests to share. A
     /// block that another request computed at the same time stays private to this request.
-    pub(super) fn keep(&mut self, held: &mut Held, computed: u32) {
+    pub(super) fn keep(&mut self, held: &mut HeldBlocks, computed: u32) {
         let whole = (computed / held.prefix_tokens) as usize;
         while held.shared.len() < whole {
             let Some(hash) = held.prefix.get(held.shared.len()).copied() else {
@@ -287,7 +287,7 @@ impl BlockCache {
                 return;
             }
             let Entry::Vacant(entry) = self.places.entry(hash) else { return };
-            let block = Kept { hash, units, users: 1, freed: 0, next: NOWHERE };
+            let block = CachedBlock { hash, units, users: 1, freed: 0, next: NOWHERE };
             let place = match self.vacant.pop() {
                 Some(place) => place,
                 None => Place::try_from(self.kept.len()).unwrap_or(NOWHERE),
@@ -304,7 +304,7 @@ impl BlockCache {
     }
 
     /// Frees all blocks of a request with `computed` tokens.
-    pub(super) fn free(&mut self, held: &mut Held, computed: u32) {
+    pub(super) fn free(&mut self, held: &mut HeldBlocks, computed: u32) {
         // Decoding requests take blocks together, so `own` may be out of date.
         let own = held.own.max(computed.div_ceil(BLOCK_TOKENS).saturating_sub(held.shared_units()));
         self.used -= own;
@@ -373,7 +373,7 @@ mod tests {
     /// The most queue entries while equal requests of ten blocks run one after the other.
     fn longest_queue(cache: &mut BlockCache, prefix: &[u64]) -> usize {
         let run = |_| {
-            let mut held = Held::new(prefix, BLOCK_TOKENS, 160);
+            let mut held = HeldBlocks::new(prefix, BLOCK_TOKENS, 160);
             let hit = cache.find(&held, 160);
             cache.share(&mut held, hit);
             assert!(cache.grow(&mut held, 160));

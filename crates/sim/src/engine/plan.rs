@@ -4,7 +4,7 @@ use super::StepModel;
 
 /// A prompt, or a part of it, computed in one step.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Chunk {
+pub(super) struct PrefillChunk {
     pub(super) slot: u32,
     pub(super) tokens: u32,
 }
@@ -12,7 +12,7 @@ pub(super) struct Chunk {
 /// One step with prompts in it, or a series of steps in which all requests decode.
 #[derive(Debug, Clone)]
 pub(super) enum StepPlan {
-    Mixed { start: u64, end: u64, chunks: Vec<Chunk> },
+    Mixed { start: u64, end: u64, chunks: Vec<PrefillChunk> },
     Decoding { start: u64, steps: u64, decodes: u64, context: u64 },
 }
 

@@ -1,10 +1,10 @@
 //! The requests of an engine.
 
-use super::block_cache::Held;
+use super::block_cache::HeldBlocks;
 
 /// A request as a client sends it. Only the engine knows its output length.
 #[derive(Debug, Clone, Copy)]
-pub struct EngineRequest<'a> {
+pub struct SubmittedRequest<'a> {
     /// The id of the request in events; unique among the engine's requests.
     pub id: u32,
     /// The number of prompt tokens.
@@ -40,7 +40,7 @@ pub(super) enum Phase {
 
 /// A request within the engine.
 #[derive(Debug, Clone)]
-pub(super) struct Request {
+pub(super) struct EnqueuedRequest {
     pub(super) id: u32,
     /// The arrival number of the request.
     pub(super) number: u64,
@@ -55,15 +55,15 @@ pub(super) struct Request {
     /// The admission number of the request: a batch is served in this order.
     pub(super) order: u64,
     pub(super) phase: Phase,
-    pub(super) held: Held,
+    pub(super) held: HeldBlocks,
     /// The slot that it occupies, if each slot has its own cache.
     pub(super) slot_cache: Option<usize>,
     /// The number of prompt tokens that were cached at its first admission.
     pub(super) cached_tokens: Option<u32>,
 }
 
-impl Request {
-    pub(super) fn new(request: &EngineRequest<'_>, longest: u32, number: u64) -> Self {
+impl EnqueuedRequest {
+    pub(super) fn new(request: &SubmittedRequest<'_>, longest: u32, number: u64) -> Self {
         let room = longest.saturating_sub(request.input_tokens);
         let most = request.max_tokens.unwrap_or(room).min(room);
         Self {
@@ -76,7 +76,7 @@ impl Request {
             emitted: 0,
             order: 0,
             phase: Phase::Waiting,
-            held: Held::new(request.prefix, request.prefix_tokens, request.input_tokens),
+            held: HeldBlocks::new(request.prefix, request.prefix_tokens, request.input_tokens),
             slot_cache: None,
             cached_tokens: None,
         }
@@ -96,12 +96,12 @@ impl Request {
 /// The requests by slot; slots are reused.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Requests {
-    slots: Vec<Option<Request>>,
+    slots: Vec<Option<EnqueuedRequest>>,
     free: Vec<u32>,
 }
 
 impl Requests {
-    pub(super) fn add(&mut self, request: Request) -> u32 {
+    pub(super) fn add(&mut self, request: EnqueuedRequest) -> u32 {
         if let Some(slot) = self.free.pop() {
             if let Some(place) = self.slots.get_mut(slot as usize) {
                 *place = Some(request);
@@ -114,15 +114,15 @@ impl Requests {
         slot.unwrap_or(u32::MAX)
     }
 
-    pub(super) fn get(&self, slot: u32) -> Option<&Request> {
+    pub(super) fn get(&self, slot: u32) -> Option<&EnqueuedRequest> {
         self.slots.get(slot as usize).and_then(Option::as_ref)
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut Request> {
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut EnqueuedRequest> {
         self.slots.get_mut(slot as usize).and_then(Option::as_mut)
     }
 
-    pub(super) fn remove(&mut self, slot: u32) -> Option<Request> {
+    pub(super) fn remove(&mut self, slot: u32) -> Option<EnqueuedRequest> {
         let request = self.slots.get_mut(slot as usize).and_then(Option::take);
         if request.is_some() {
             self.free.push(slot);

@@ -2,17 +2,19 @@
 
 use std::cmp::Reverse;
 
-use super::block_cache::{Held, Hit};
-use super::plan::{Chunk, StepPlan};
+use super::block_cache::{HeldBlocks, Hit};
+use super::plan::{PrefillChunk, StepPlan};
 use super::request::Phase;
-use super::{Admission, BLOCK_TOKENS, Caching, Engine, EngineEvent, EventKind, Order, StepWork};
+use super::{
+    Admission, BLOCK_TOKENS, BatchingEngine, Caching, EngineEvent, EventKind, Order, StepWork,
+};
 
 const PICOS_PER_MICRO: u64 = 1_000_000;
 
 /// The longest queue that is sorted by cached tokens (SGLang: `schedule_policy.py`).
 pub(super) const MAX_SORTED: usize = 128;
 
-impl Engine {
+impl BatchingEngine {
     /// Plans from `self.time` on; returns `None` if no request runs or waits.
     pub(super) fn make_plan(&mut self) -> Option<StepPlan> {
         self.sort_waiting();
@@ -90,7 +92,7 @@ impl Engine {
     }
 
     /// Selects the prompt chunks of the next step and takes their blocks.
-    fn chunks(&mut self, partly: Option<u32>, budget: u32) -> Vec<Chunk> {
+    fn chunks(&mut self, partly: Option<u32>, budget: u32) -> Vec<PrefillChunk> {
         let mut chunks = Vec::new();
         let first = partly.and_then(|slot| self.next_chunk(slot, budget));
         chunks.extend(first);
@@ -134,7 +136,7 @@ impl Engine {
 
     /// Finds the shared part of the first `target` tokens of a prompt. The last token is always
     /// computed, because its result is the next token.
-    fn find(&self, held: &Held, target: u32) -> Hit {
+    fn find(&self, held: &HeldBlocks, target: u32) -> Hit {
         match self.spec.caching {
             Caching::Blocks => self.cache.find(held, target - 1),
             Caching::None => Hit::of_tokens(0),
@@ -165,7 +167,7 @@ impl Engine {
     }
 
     /// Returns the plan of a step that computes these chunks.
-    fn mixed(&self, chunks: Vec<Chunk>, mut work: StepWork) -> StepPlan {
+    fn mixed(&self, chunks: Vec<PrefillChunk>, mut work: StepWork) -> StepPlan {
         for chunk in &chunks {
             let computed = self.requests.get(chunk.slot).map_or(0, |request| request.computed);
             work.add_chunk(computed, chunk.tokens);
@@ -183,15 +185,15 @@ impl Engine {
 
     /// Returns the next chunk of a running request's prompt and takes its blocks; `None` if they do
     /// not suffice.
-    fn next_chunk(&mut self, slot: u32, budget: u32) -> Option<Chunk> {
+    fn next_chunk(&mut self, slot: u32, budget: u32) -> Option<PrefillChunk> {
         let request = self.requests.get_mut(slot)?;
         let tokens = request.target().saturating_sub(request.computed).min(budget);
         let has_room = self.cache.grow(&mut request.held, request.computed + tokens);
-        has_room.then_some(Chunk { slot, tokens })
+        has_room.then_some(PrefillChunk { slot, tokens })
     }
 
     /// Admits requests in the order of arrival while there is room; no request overtakes the first.
-    fn admit(&mut self, mut budget: u32, chunks: &mut Vec<Chunk>) {
+    fn admit(&mut self, mut budget: u32, chunks: &mut Vec<PrefillChunk>) {
         while budget > 0 && self.running.len() < self.spec.max_requests as usize {
             let Some(slot) = self.waiting.front().copied() else {
                 return;
@@ -317,7 +319,7 @@ impl Engine {
         }
     }
 
-    fn complete_chunk(&mut self, chunk: Chunk, events: &mut Vec<EngineEvent>) {
+    fn complete_chunk(&mut self, chunk: PrefillChunk, events: &mut Vec<EngineEvent>) {
         let Some(request) = self.requests.get_mut(chunk.slot) else {
             return;
         };

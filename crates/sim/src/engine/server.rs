@@ -3,14 +3,16 @@
 
 use std::collections::VecDeque;
 
-use super::{Engine, EngineCounters, EngineEvent, EngineRequest, EngineTelemetry, StepModel};
+use super::{
+    BatchingEngine, EngineCounters, EngineEvent, EngineTelemetry, StepModel, SubmittedRequest,
+};
 use super::{EngineSpec, EventKind, SpecError};
 
 /// A model in memory.
 #[derive(Debug, Clone)]
 struct Loaded {
     model: Box<str>,
-    engine: Engine,
+    engine: BatchingEngine,
     /// The time of its last request.
     used_at: u64,
 }
@@ -19,7 +21,7 @@ struct Loaded {
 #[derive(Debug, Clone)]
 struct Queued {
     model: Box<str>,
-    request: EngineRequest<'static>,
+    request: SubmittedRequest<'static>,
     prefix: Box<[u64]>,
 }
 
@@ -43,15 +45,15 @@ impl EngineServer {
     /// # Errors
     /// When the engine could not run with this specification.
     pub fn new(spec: EngineSpec) -> Result<Self, SpecError> {
-        let engine = Engine::new(spec.clone())?;
+        let engine = BatchingEngine::new(spec.clone())?;
         let always = Loaded { model: Box::default(), engine, used_at: 0 };
         let loaded = if spec.on_demand.is_some() { Vec::new() } else { vec![always] };
         let (queue, unloaded) = (VecDeque::new(), EngineCounters::default());
         Ok(Self { spec, loaded, queue, loads: 0, unloaded })
     }
 
-    /// Takes a request for a model that arrives at `now`; see [`Engine::submit`].
-    pub fn submit(&mut self, now: u64, model: &str, request: &EngineRequest<'_>) {
+    /// Takes a request for a model that arrives at `now`; see [`BatchingEngine::submit`].
+    pub fn submit(&mut self, now: u64, model: &str, request: &SubmittedRequest<'_>) {
         if self.spec.on_demand.is_none() {
             self.loaded.iter_mut().for_each(|one| one.engine.submit(now, request));
             return;
@@ -60,7 +62,7 @@ impl EngineServer {
             model: model.into(),
             prefix: request.prefix.into(),
             // A queued request owns its prefix, since it outlives the borrow.
-            request: EngineRequest { prefix: &[], ..*request },
+            request: SubmittedRequest { prefix: &[], ..*request },
         });
         self.dispatch(now);
     }
@@ -100,7 +102,7 @@ impl EngineServer {
     }
 
     /// Returns the engines of all models in memory.
-    pub(super) fn engines(&self) -> impl Iterator<Item = &Engine> + '_ {
+    pub(super) fn engines(&self) -> impl Iterator<Item = &BatchingEngine> + '_ {
         self.loaded.iter().map(|one| &one.engine)
     }
 
@@ -115,7 +117,8 @@ impl EngineServer {
             };
             if let Some(one) = self.loaded.get_mut(index) {
                 one.used_at = now;
-                one.engine.submit(now, &EngineRequest { prefix: &first.prefix, ..first.request });
+                one.engine
+                    .submit(now, &SubmittedRequest { prefix: &first.prefix, ..first.request });
             }
         }
     }
@@ -134,7 +137,8 @@ impl EngineServer {
             let gone = self.loaded.remove(oldest);
             self.unloaded.add(&gone.engine.counters());
         }
-        let engine = Engine::starting_at(self.spec.clone(), now + on_demand.load_time).ok()?;
+        let engine =
+            BatchingEngine::starting_at(self.spec.clone(), now + on_demand.load_time).ok()?;
         self.loads += 1;
         self.loaded.push(Loaded { model: model.into(), engine, used_at: now });
         Some(self.loaded.len() - 1)
@@ -220,8 +224,8 @@ mod tests {
         EngineServer::new(EngineSpec { on_demand, ..spec() }).unwrap()
     }
 
-    fn request(id: u32) -> EngineRequest<'static> {
-        EngineRequest {
+    fn request(id: u32) -> SubmittedRequest<'static> {
+        SubmittedRequest {
             id,
             input_tokens: 20,
             output_tokens: 10,

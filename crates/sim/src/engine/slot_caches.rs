@@ -2,7 +2,7 @@
 //! the free slot whose prompt shares the longest prefix with its own, if that is more than a tenth
 //! of its prompt. Otherwise it takes the least recently used free slot.
 
-use super::block_cache::{Held, Hit};
+use super::block_cache::{HeldBlocks, Hit};
 
 /// The divisor of the prompt length that gives the required common prefix (llama.cpp:
 /// `--slot-prompt-similarity`).
@@ -30,7 +30,7 @@ impl SlotCaches {
 
     /// Returns the slot that a prompt would take and the hit on its first `limit` tokens; `None`
     /// while all slots are taken.
-    pub(super) fn find(&self, held: &Held, limit: u32) -> Option<(usize, Hit)> {
+    pub(super) fn find(&self, held: &HeldBlocks, limit: u32) -> Option<(usize, Hit)> {
         let free = || self.slots.iter().enumerate().filter(|(_, slot)| !slot.is_taken);
         let common = |slot: &SlotCache| {
             let pairs = slot.hashes.iter().zip(held.hashes());
@@ -48,7 +48,7 @@ impl SlotCaches {
     }
 
     /// Replaces the prompt of a slot and marks the slot as taken.
-    pub(super) fn take(&mut self, index: usize, held: &Held) {
+    pub(super) fn take(&mut self, index: usize, held: &HeldBlocks) {
         if let Some(slot) = self.slots.get_mut(index) {
             slot.is_taken = true;
             slot.hashes = held.hashes().into();

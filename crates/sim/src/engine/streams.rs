@@ -3,9 +3,9 @@
 
 use super::plan::StepPlan;
 use super::request::Phase;
-use super::{Engine, EngineServer};
+use super::{BatchingEngine, EngineServer};
 
-impl Engine {
+impl BatchingEngine {
     /// Returns the end of the last step that ended by `at`, in picoseconds, and the number of steps
     /// ended.
     fn steps_ended(&self, at: u64) -> Option<(u64, u64)> {
@@ -51,7 +51,7 @@ impl Engine {
 impl EngineServer {
     /// Returns the ids of the requests at its engines.
     pub fn ids(&self) -> impl Iterator<Item = u32> + '_ {
-        self.engines().flat_map(Engine::ids)
+        self.engines().flat_map(BatchingEngine::ids)
     }
 
     /// Fills `streams` with the requests that decode at `at` and the number of tokens each has

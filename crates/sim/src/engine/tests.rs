@@ -87,8 +87,8 @@ fn random_workload(rng: &mut SmallRng) -> Vec<Sent> {
         .collect()
 }
 
-fn request(id: usize, sent: &Sent) -> EngineRequest<'_> {
-    EngineRequest {
+fn request(id: usize, sent: &Sent) -> SubmittedRequest<'_> {
+    SubmittedRequest {
         id: u32::try_from(id).unwrap(),
         input_tokens: sent.input,
         output_tokens: sent.output,
@@ -99,8 +99,8 @@ fn request(id: usize, sent: &Sent) -> EngineRequest<'_> {
 }
 
 /// Runs a workload to its end and checks the engine at each event.
-fn run(spec: &EngineSpec, workload: &[Sent]) -> (Vec<EngineEvent>, Engine) {
-    let mut engine = Engine::new(spec.clone()).unwrap();
+fn run(spec: &EngineSpec, workload: &[Sent]) -> (Vec<EngineEvent>, BatchingEngine) {
+    let mut engine = BatchingEngine::new(spec.clone()).unwrap();
     let mut events = Vec::new();
     let mut arrivals = workload.iter().enumerate().peekable();
     loop {
@@ -144,7 +144,7 @@ fn blocks_in_use_within_a_plan_are_those_of_its_steps() {
         let (spec, workload) = (random_spec(&mut rng), random_workload(&mut rng));
         let mut naive = Naive::new(&spec);
         naive.run(&workload);
-        let mut engine = Engine::new(spec).unwrap();
+        let mut engine = BatchingEngine::new(spec).unwrap();
         let mut events = Vec::new();
         let mut arrivals = workload.iter().enumerate().peekable();
         for (at, used) in &naive.used_blocks {
@@ -203,7 +203,7 @@ fn cancelled_requests_leave_nothing_behind() {
     let mut rng = SmallRng::seed_from_u64(5);
     for _ in 0..100 {
         let (spec, workload) = (random_spec(&mut rng), random_workload(&mut rng));
-        let mut engine = Engine::new(spec).unwrap();
+        let mut engine = BatchingEngine::new(spec).unwrap();
         let mut events = Vec::new();
         for (id, sent) in workload.iter().enumerate() {
             engine.advance(sent.at, &mut events);
@@ -224,7 +224,7 @@ fn cancelled_requests_leave_nothing_behind() {
 
 #[test]
 fn restart_loses_requests_and_cache() {
-    let mut engine = Engine::new(spec()).unwrap();
+    let mut engine = BatchingEngine::new(spec()).unwrap();
     let sent = Sent { at: 0, input: 64, output: 50, prefix: vec![1, 2, 3, 4] };
     let mut events = Vec::new();
     for id in 0..3 {
@@ -242,7 +242,7 @@ fn restart_loses_requests_and_cache() {
 
 #[test]
 fn request_larger_than_the_kv_cache_is_refused() {
-    let mut engine = Engine::new(EngineSpec { kv_blocks: 4, ..spec() }).unwrap();
+    let mut engine = BatchingEngine::new(EngineSpec { kv_blocks: 4, ..spec() }).unwrap();
     let sent = Sent { at: 5, input: 64, output: 1, prefix: Vec::new() };
     engine.submit(5, &request(0, &sent));
     let fits = Sent { input: 60, output: 50, ..sent };
@@ -263,9 +263,9 @@ fn slots_keep_their_last_prompt() {
         step_time: StepTime { base: 1_000_000, per_token: 1000, ..StepTime::default() }.into(),
         ..spec()
     };
-    let mut engine = Engine::new(spec.with_slots(2, 4096)).unwrap();
+    let mut engine = BatchingEngine::new(spec.with_slots(2, 4096)).unwrap();
     let mut run = |id, prefix: &[u64]| {
-        let request = EngineRequest {
+        let request = SubmittedRequest {
             id,
             input_tokens: u32::try_from(prefix.len()).unwrap() * 16 + 4,
             output_tokens: 3,

@@ -4,7 +4,7 @@
 use penstock_api::Engine;
 
 use super::super::engine::EngineSpec;
-use super::super::run::Run;
+use super::super::run::RecordedRun;
 
 /// The limit of a backend's engine, as far as its run shows it.
 #[derive(Debug, Clone, Copy)]
@@ -15,12 +15,12 @@ pub struct ShownLimit<'a> {
     pub assumed: u32,
     /// The learned limit.
     pub learned: Option<u32>,
-    pub run: &'a Run,
+    pub run: &'a RecordedRun,
 }
 
 /// Returns the limit of requests at a time that would explain waits of the run: as many as had a
 /// first token at once, while more were in flight.
-pub(super) fn shown_limit(run: &Run, start: &EngineSpec) -> Option<u32> {
+pub(super) fn shown_limit(run: &RecordedRun, start: &EngineSpec) -> Option<u32> {
     let count = run.max_streams();
     // Models loaded on demand have the limit each, and a run mixes them.
     let is_seen = start.on_demand.is_none() && !run.lacks_requests();
@@ -57,21 +57,21 @@ mod tests {
     }
 
     /// Returns a run of an engine: bursts of `burst` requests every 4 s.
-    fn run(spec: &EngineSpec, burst: u32) -> Run {
+    fn run(spec: &EngineSpec, burst: u32) -> RecordedRun {
         let requests = (0..6 * burst).map(|n| Timing {
             arrived: f64::from(n / burst) * 4.0,
             input_tokens: 100 + n * 577 % 900,
             output_tokens: 20 + n * 131 % 200,
             ..Timing::default()
         });
-        let sent = Run::of(requests.collect()).unwrap();
+        let sent = RecordedRun::of(requests.collect()).unwrap();
         let latencies = sent.simulated(spec, 4_000_000_000).unwrap();
         let timings = sent.timings().iter().zip(latencies).map(|(one, found)| Timing {
             first_token: one.arrived + found.first_token,
             last_token: one.arrived + found.total,
             ..one.clone()
         });
-        Run::of(timings.collect()).unwrap().at_penstock()
+        RecordedRun::of(timings.collect()).unwrap().at_penstock()
     }
 
     /// Returns an engine whose steps the row does not have.
@@ -90,7 +90,7 @@ mod tests {
             let count = found.max_requests.unwrap_or_default();
             assert!(count.abs_diff(slots) <= 1, "{found:?}");
             let without = fit_steps(run.len() / 2, &run, &start(), &least).unwrap();
-            let error = |one: &super::super::Fit| one.other.first_token.weighted;
+            let error = |one: &super::super::EngineFit| one.other.first_token.weighted;
             assert!(error(&without) > 0.3 && error(&found) < 0.1, "{without:?} {found:?}");
             assert_eq!(found.engine(&start()).max_requests, count);
         }
@@ -120,7 +120,7 @@ mod tests {
             one.last_token += 10.0;
         });
         timings.insert(0, alone);
-        assert_eq!(shown_limit(&Run::of(timings).unwrap(), &start()), Some(4));
+        assert_eq!(shown_limit(&RecordedRun::of(timings).unwrap(), &start()), Some(4));
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
         let streams = timings.len();
         for (unseen, shown) in [(streams / 30, Some(4)), (streams / 10, None)] {
             mark_unseen(&mut timings, unseen);
-            let run = Run::of(timings.clone()).unwrap();
+            let run = RecordedRun::of(timings.clone()).unwrap();
             assert_eq!(shown_limit(&run, &start()), shown);
         }
     }
@@ -147,7 +147,7 @@ mod tests {
             // Its end is seen a moment after the next one started.
             stream(n, at + 0.1, at + 5.11)
         });
-        let run = Run::of(timings.collect()).unwrap();
+        let run = RecordedRun::of(timings.collect()).unwrap();
         assert_eq!((run.max_streams(), run.max_in_flight()), (1, 2));
     }
 
@@ -167,7 +167,7 @@ mod tests {
         assert_eq!(lent(ShownLimit { run: &more, ..one }), None, "it had more streams");
         let timings = idle.timings().iter().cloned();
         let other = timings.map(|one| Timing { model: "other".into(), ..one });
-        let other = Run::of(other.collect()).unwrap();
+        let other = RecordedRun::of(other.collect()).unwrap();
         assert_eq!(lent(ShownLimit { run: &other, ..one }), None, "another model");
     }
 }

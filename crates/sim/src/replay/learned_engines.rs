@@ -5,17 +5,17 @@ use std::collections::BTreeMap;
 use penstock_api::Engine;
 
 use crate::engine::EngineSpec;
-use crate::fit::{Fit, ShownLimit, lent_limit};
-use crate::run::Run;
+use crate::fit::{EngineFit, ShownLimit, lent_limit};
+use crate::run::RecordedRun;
 
 /// The run of a backend, with the engine that fits it.
 pub(super) struct FittedRun {
     pub(super) name: String,
     /// Its kind; `None` if its limit of requests at a time is configured.
     pub(super) kind: Option<Engine>,
-    pub(super) run: Run,
+    pub(super) run: RecordedRun,
     pub(super) start: EngineSpec,
-    pub(super) fit: Fit,
+    pub(super) fit: EngineFit,
 }
 
 impl FittedRun {
@@ -27,7 +27,7 @@ impl FittedRun {
 
     fn spec(&self, limits: &[ShownLimit<'_>]) -> EngineSpec {
         let lent = lent_limit(&self.shown_limit(), limits);
-        Fit { max_requests: self.fit.max_requests.or(lent), ..self.fit }.engine(&self.start)
+        EngineFit { max_requests: self.fit.max_requests.or(lent), ..self.fit }.engine(&self.start)
     }
 }
 

@@ -31,7 +31,7 @@ fn served(backend: &str, spec: &EngineSpec, count: u32) -> Vec<ServedRequest> {
         output_tokens: 20 + n * 131 % 300,
         ..Timing::default()
     });
-    let run = Run::of(timings.collect()).unwrap();
+    let run = RecordedRun::of(timings.collect()).unwrap();
     let latencies = run.simulated(spec, 4_000_000_000).unwrap();
     let of = |(one, latencies): (&Timing, super::super::run::Latencies)| ServedRequest {
         ended: Timestamp(1_000_000 + rounded(1e6 * (one.arrived + latencies.total))),
@@ -55,8 +55,8 @@ fn config_of(backends: &[&str]) -> Config {
     Config::parse(&yaml, "t", Path::new(""), &Environment::default()).unwrap()
 }
 
-fn replay(current: Config, next: Config, served: &[ServedRequest]) -> Replay<'_> {
-    Replay {
+fn replay(current: Config, next: Config, served: &[ServedRequest]) -> ReplayInput<'_> {
+    ReplayInput {
         current,
         current_since: Timestamp(0),
         earlier: None,
@@ -75,7 +75,7 @@ fn error_is_that_of_the_configuration_that_served() {
     all.sort_by_key(|one| one.ended);
     let lost = || replay(config_of(&["slow"]), config_of(&["slow"]), &all);
     let now = Timestamp(u64::MAX);
-    let report = Replay { current_since: now, ..lost() }.compare().unwrap();
+    let report = ReplayInput { current_since: now, ..lost() }.compare().unwrap();
     assert!(!report.is_reliable, "nothing is known of the one that served: {report:?}");
     let report = lost().compare().unwrap();
     assert!(!report.is_reliable, "one slow backend has not served this: {report:?}");
@@ -83,7 +83,7 @@ fn error_is_that_of_the_configuration_that_served() {
     for until in [all[all.len() - 5].ended, Timestamp(u64::MAX)] {
         let config = config_of(&["slow", "other", "fast"]);
         let earlier = Some(EarlierConfig { config, since: Timestamp(0), until });
-        let report = Replay { earlier, current_since: until, ..lost() }.compare().unwrap();
+        let report = ReplayInput { earlier, current_since: until, ..lost() }.compare().unwrap();
         assert!(report.is_reliable, "{report:?}");
     }
 }
@@ -94,7 +94,7 @@ fn streams_of_each_backend_show_its_engine() {
     all.extend(served("slow", &spec(3), 100));
     all.extend(served("rare", &spec(1), 20).into_iter().take(5));
     let config = config_of(&["fast", "slow"]);
-    let replay = Replay {
+    let replay = ReplayInput {
         kv_blocks: BTreeMap::from([("slow".to_owned(), 77_700)]),
         ..replay(config.clone(), config, &all)
     };

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{MICRO, Objective};
 use crate::workload::Workload;
-use crate::world::{RequestResult, RunResult, Status, Verdict};
+use crate::world::{RefusalVerdict, RequestResult, RunResult, Status};
 
 /// The minimum duration of a window in which refusals are counted, in microseconds.
 const MIN_WINDOW: u64 = 1_000_000;
@@ -65,9 +65,9 @@ impl ShedFigures {
             let group = groups.entry((request.model, request.priority)).or_default();
             group.push((result.arrived, is_shed(result)));
             if is_shed(result) {
-                figures.judged += usize::from(result.verdict != Verdict::None);
-                figures.wrong += usize::from(result.verdict == Verdict::Wrong);
-                figures.harmful += usize::from(result.verdict == Verdict::Harmful);
+                figures.judged += usize::from(result.verdict != RefusalVerdict::None);
+                figures.wrong += usize::from(result.verdict == RefusalVerdict::Wrong);
+                figures.harmful += usize::from(result.verdict == RefusalVerdict::Harmful);
             } else if request.priority < 0 {
                 figures.admitted += 1;
                 figures.missed += usize::from(!objective.is_reached(result));

@@ -8,7 +8,7 @@ use penstock_predict::{
 use super::{RUNS, row, spec};
 use crate::engine::StepTime;
 use crate::fit::fit_first;
-use crate::run::Run;
+use crate::run::RecordedRun;
 
 const MICROS: f64 = 1e6;
 
@@ -34,7 +34,7 @@ struct Found {
 }
 
 /// Returns first tokens and ends in order: the time, the request, and whether it is a first token.
-fn events_of(run: &Run) -> Vec<(f64, usize, bool)> {
+fn events_of(run: &RecordedRun) -> Vec<(f64, usize, bool)> {
     let mut events = Vec::new();
     for (index, one) in run.timings().iter().enumerate() {
         events.push((one.first_token, index, true));
@@ -45,7 +45,7 @@ fn events_of(run: &Run) -> Vec<(f64, usize, bool)> {
 }
 
 fn replay(name: &str, text: &str, max_requests: u32, knows_lengths: bool) -> Found {
-    let run = Run::parse(text).unwrap();
+    let run = RecordedRun::parse(text).unwrap();
     let spec = spec(name, max_requests);
     let found = fit_first(60, &run, &spec, &StepTime::least_of(&row(name))).unwrap();
     let coefficients = coefficients(&found.step_time);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 
 use super::{Time, Workload, rounded};
-use crate::random::{Purpose, Stream, weibull_shape};
+use crate::random::{Purpose, RandomStream, weibull_shape};
 
 /// The arrival process of requests.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -103,7 +103,7 @@ impl Arrivals {
     }
 
     /// Returns an endless series of arrival times, in microseconds.
-    pub(super) fn times(&self, mut stream: Stream) -> impl Iterator<Item = u64> + '_ {
+    pub(super) fn times(&self, mut stream: RandomStream) -> impl Iterator<Item = u64> + '_ {
         // The shape of a gamma distribution with mean 1 and this coefficient of variation.
         let gamma = 1.0 / (self.variation * self.variation);
         let weibull = weibull_shape(self.variation);
@@ -171,7 +171,7 @@ impl Workload {
         let rate = roots.len() as f64 / seconds;
         let arrivals = Arrivals { rate, process, variation, daily: None, spikes: Vec::new() };
         // An id that no stream of a workload has, so that its draws are independent of theirs.
-        let times = arrivals.times(Stream::new(seed, Purpose::Arrivals, u64::MAX));
+        let times = arrivals.times(RandomStream::new(seed, Purpose::Arrivals, u64::MAX));
         for (id, at) in roots.into_iter().zip(times) {
             if let Some(request) = self.requests.get_mut(id as usize) {
                 request.arrives_at = at;

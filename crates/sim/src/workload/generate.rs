@@ -1,10 +1,10 @@
 //! Generates requests from a workload file.
 
-use super::sessions::{Names, Sessions};
+use super::sessions::{Sessions, StreamIndexes};
 use super::spec::{StreamSpec, WorkloadSpec};
 use super::{Workload, rounded};
 use crate::engine::BLOCK_TOKENS;
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 
 /// Generates the requests of a workload file. The same seed gives the same requests.
 pub fn generate(spec: &WorkloadSpec, seed: u64) -> Workload {
@@ -12,7 +12,7 @@ pub fn generate(spec: &WorkloadSpec, seed: u64) -> Workload {
     let mut streams: Vec<Sessions<'_>> = (0_u64..)
         .zip(&spec.streams)
         .map(|(id, stream)| {
-            let names = Names {
+            let names = StreamIndexes {
                 model: number(&mut workload.models, stream.model.as_deref().unwrap_or_default()),
                 client: number(&mut workload.clients, &stream.client),
             };
@@ -72,7 +72,7 @@ struct Starts<'a> {
 
 fn starts(streams: &[StreamSpec], seed: u64, last: f64) -> Vec<Starts<'_>> {
     let of = |(id, stream): (u64, &'_ StreamSpec)| -> (Vec<u64>, bool) {
-        let mut random = Stream::new(seed, Purpose::Arrivals, id);
+        let mut random = RandomStream::new(seed, Purpose::Arrivals, id);
         let pause = stream.pause.micros().max(1e6);
         let mut times: Vec<u64> =
             (0..stream.users.unwrap_or(0)).map(|_| rounded(random.uniform() * pause)).collect();
@@ -85,7 +85,7 @@ fn starts(streams: &[StreamSpec], seed: u64, last: f64) -> Vec<Starts<'_>> {
         let times: Box<dyn Iterator<Item = u64> + '_> = match &stream.arrivals {
             None => Box::new(users.into_iter()),
             Some(arrivals) => {
-                let random = Stream::new(seed, Purpose::Arrivals, id);
+                let random = RandomStream::new(seed, Purpose::Arrivals, id);
                 Box::new(arrivals.times(random).take_while(move |at| (*at as f64) < last))
             }
         };

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::rounded_u32;
-use crate::random::Stream;
+use crate::random::RandomStream;
 
 /// The distribution of lengths: a plain number is a constant.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -53,7 +53,7 @@ fn any() -> u32 {
 
 impl Lengths {
     /// Draws a length of at least 1.
-    pub fn draw(&self, stream: &mut Stream) -> u32 {
+    pub fn draw(&self, stream: &mut RandomStream) -> u32 {
         match self {
             Self::Constant(tokens) => (*tokens).max(1),
             Self::Drawn(drawn) => drawn.draw(stream),
@@ -82,7 +82,7 @@ impl Lengths {
 }
 
 impl Drawn {
-    fn draw(&self, stream: &mut Stream) -> u32 {
+    fn draw(&self, stream: &mut RandomStream) -> u32 {
         let deviation = self.deviation.unwrap_or(self.mean / 2.0);
         let value = match self.distribution {
             Shape::Normal => self.mean + deviation * stream.normal(),
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn lengths_have_their_means_and_stay_within_bounds() {
-        let mut stream = Stream::new(1, Purpose::Inputs, 0);
+        let mut stream = RandomStream::new(1, Purpose::Inputs, 0);
         for distribution in
             [Shape::Normal, Shape::Lognormal, Shape::Exponential, Shape::Pareto, Shape::Uniform]
         {

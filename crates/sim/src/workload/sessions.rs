@@ -6,7 +6,7 @@ use super::lengths::Lengths;
 use super::spec::{AgentSpec, StreamSpec};
 use super::{Request, Workload, rounded_u32};
 use crate::engine::BLOCK_TOKENS;
-use crate::random::{Purpose, Stream, Zipf};
+use crate::random::{Purpose, RandomStream, Zipf};
 
 /// Draws the sessions of one stream of a workload.
 pub(super) struct Sessions<'a> {
@@ -16,10 +16,10 @@ pub(super) struct Sessions<'a> {
     key: u64,
     zipf: Option<Zipf>,
     group_tokens: Vec<u32>,
-    inputs: Stream,
-    outputs: Stream,
-    prefixes: Stream,
-    shapes: Stream,
+    inputs: RandomStream,
+    outputs: RandomStream,
+    prefixes: RandomStream,
+    shapes: RandomStream,
     count: u64,
 }
 
@@ -53,14 +53,14 @@ impl Context {
 }
 
 /// The indexes of a stream's model and client in the workload.
-pub(super) struct Names {
+pub(super) struct StreamIndexes {
     pub(super) model: u16,
     pub(super) client: u32,
 }
 
 impl<'a> Sessions<'a> {
-    pub(super) fn new(spec: &'a StreamSpec, names: &Names, seed: u64, id: u64) -> Self {
-        let mut prefixes = Stream::new(seed, Purpose::Prefixes, id);
+    pub(super) fn new(spec: &'a StreamSpec, names: &StreamIndexes, seed: u64, id: u64) -> Self {
+        let mut prefixes = RandomStream::new(seed, Purpose::Prefixes, id);
         let prefix = spec.prefix.as_ref();
         Self {
             spec,
@@ -72,10 +72,10 @@ impl<'a> Sessions<'a> {
             group_tokens: prefix.map_or_else(Vec::new, |prefix| {
                 (0..prefix.groups).map(|_| prefix.tokens.draw(&mut prefixes)).collect()
             }),
-            inputs: Stream::new(seed, Purpose::Inputs, id),
-            outputs: Stream::new(seed, Purpose::Outputs, id),
+            inputs: RandomStream::new(seed, Purpose::Inputs, id),
+            outputs: RandomStream::new(seed, Purpose::Outputs, id),
             prefixes,
-            shapes: Stream::new(seed, Purpose::Sessions, id),
+            shapes: RandomStream::new(seed, Purpose::Sessions, id),
             count: 0,
         }
     }

@@ -9,16 +9,16 @@ use penstock_core::fleet::{
 use penstock_core::routing::{RetrySafety, RouteError, RoutingDecision};
 use penstock_predict::PredictionTicket;
 
-use super::balancer::{Arrived, Decided, requester_of};
+use super::balancer::{Arrived, PermittedDecision, requester_of};
 use super::engines::PICOS;
-use super::events::{Event, Sent};
+use super::events::{Sent, WorldEvent};
 use super::result::{FailReason, ShedReason, Status};
 use super::{World, timestamp};
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 
 /// A request that has not ended, with its current attempt.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct LiveRequest {
     balancer: u32,
     pub(super) attempt: u16,
     /// If set, a backend has limited its rate.
@@ -33,7 +33,7 @@ pub(super) struct Live {
     tried: Option<Box<BackendSet>>,
 }
 
-impl Live {
+impl LiveRequest {
     pub(super) fn balancer(&self) -> u32 {
         self.balancer
     }
@@ -56,7 +56,7 @@ impl Live {
 
 /// The reason why an attempt failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failure {
+pub(super) enum FailureCause {
     NotSent,
     Refused,
     NoResponse,
@@ -70,7 +70,7 @@ pub(super) struct Earlier {
     attempt: u16,
     pub(super) tried: Option<Box<BackendSet>>,
     has_met_limit: bool,
-    failure: Option<Failure>,
+    failure: Option<FailureCause>,
 }
 
 impl World<'_> {
@@ -80,7 +80,7 @@ impl World<'_> {
             result.arrived = at;
         }
         if request.patience_ms > 0 {
-            self.queue.push(at + u64::from(request.patience_ms) * 1000, Event::Leave(id));
+            self.queue.push(at + u64::from(request.patience_ms) * 1000, WorldEvent::Leave(id));
         }
         let balancer = self.balancer_of(id);
         if let Some(one) = self.balancers.get(balancer as usize) {
@@ -143,7 +143,7 @@ impl World<'_> {
         if examined.is_some_and(|examined| examined.backend.is_none()) {
             self.picks = one.single_picks(&arrived);
         }
-        let Decided { decision, mut permit } = one.decide(&arrived)?;
+        let PermittedDecision { decision, mut permit } = one.decide(&arrived)?;
         let believed = decision.cached_tokens();
         if let Some(result) = self.results.get_mut(id as usize) {
             result.attempts = attempt;
@@ -160,8 +160,16 @@ impl World<'_> {
         self.send(Sent { due, number, id, attempt, backend: index });
         let Earlier { tried, has_met_limit, .. } = earlier;
         let (started, charge) = (at, None);
-        let live =
-            Live { balancer, attempt, has_met_limit, started, decision, permit, charge, tried };
+        let live = LiveRequest {
+            balancer,
+            attempt,
+            has_met_limit,
+            started,
+            decision,
+            permit,
+            charge,
+            tried,
+        };
         if let Some(place) = self.live.get_mut(id as usize) {
             *place = Some(Box::new(live));
         }
@@ -218,7 +226,7 @@ impl World<'_> {
     }
 
     /// Updates the backend's state with the outcome of an attempt.
-    fn learn(&self, id: u32, live: &Live, outcome: Outcome, sample: LatencySample, at: u64) {
+    fn learn(&self, id: u32, live: &LiveRequest, outcome: Outcome, sample: LatencySample, at: u64) {
         let Some(balancer) = self.balancers.get(live.balancer as usize) else { return };
         let Some(serving) = live.decision.serving(&balancer.topology) else { return };
         let Some(backend) = balancer.topology.backends.get(usize::from(serving.backend)) else {
@@ -240,46 +248,47 @@ impl World<'_> {
     }
 
     /// Handles a failed attempt: retries if the retry rule allows it.
-    pub(super) fn fail(&mut self, id: u32, failure: Failure, at: u64) {
+    pub(super) fn fail(&mut self, id: u32, failure: FailureCause, at: u64) {
         let Some(index) = self.backend_of(id, None) else { return };
-        if failure == Failure::Cut {
+        if failure == FailureCause::Cut {
             // The engine does not say how much it had emitted.
             self.pay(id, 1, timestamp(at));
         }
         let Some(live) = self.live.get_mut(id as usize).and_then(Option::take) else { return };
         self.learn(id, &live, self.outcome_of(id, failure), LatencySample::None, at);
-        let Live { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
+        let LiveRequest { balancer, attempt, has_met_limit, decision, permit, tried, .. } = *live;
         self.capture(index, at);
         // Before the retry, which must find the place of this attempt free.
         drop(permit);
         self.check_soon(balancer, u32::try_from(index).unwrap_or(0), at);
         let Some(one) = self.balancers.get(balancer as usize) else { return };
         // If the response was cut, the engine had read the prompt, so its prefix stays recorded.
-        if let Some(weighted) = one.weighted().filter(|_| failure != Failure::Cut) {
+        if let Some(weighted) = one.weighted().filter(|_| failure != FailureCause::Cut) {
             weighted.take_back(&one.topology, &decision);
         }
         let mut tried = tried.unwrap_or_default();
         tried.insert(decision.backend);
-        let is_refused_again = has_met_limit && failure == Failure::Refused;
+        let is_refused_again = has_met_limit && failure == FailureCause::Refused;
         let routing = &self.spec.config.routing;
         let may_retry = !is_refused_again
             && one.credit.take_retry(safety_of(failure), attempt.into(), routing, timestamp(at));
         if !may_retry {
             return self.end(id, Status::Failed(reason_of(failure)), at);
         }
-        let has_met_limit = has_met_limit || failure == Failure::Refused;
+        let has_met_limit = has_met_limit || failure == FailureCause::Refused;
         let earlier =
             Earlier { attempt, tried: Some(tried), has_met_limit, failure: Some(failure) };
         self.attempt(id, balancer, earlier, at);
     }
 
-    fn outcome_of(&self, id: u32, failure: Failure) -> Outcome {
+    fn outcome_of(&self, id: u32, failure: FailureCause) -> Outcome {
         match failure {
-            Failure::NotSent => Outcome::Unreachable,
-            Failure::NoResponse | Failure::Cut => Outcome::Fault,
-            Failure::TooLong => Outcome::Client,
-            Failure::Refused => {
-                let jitter = Stream::new(self.spec.seed, Purpose::Cooldowns, id.into()).uniform();
+            FailureCause::NotSent => Outcome::Unreachable,
+            FailureCause::NoResponse | FailureCause::Cut => Outcome::Fault,
+            FailureCause::TooLong => Outcome::Client,
+            FailureCause::Refused => {
+                let jitter =
+                    RandomStream::new(self.spec.seed, Purpose::Cooldowns, id.into()).uniform();
                 let cooldown = cooldown_time(&self.spec.config.routing.cooldown, None, jitter);
                 Outcome::Busy { cooldown, status: 429 }
             }
@@ -290,12 +299,12 @@ impl World<'_> {
     pub(super) fn lose(&mut self, id: u32, at: u64) {
         let has_started =
             self.results.get(id as usize).is_some_and(|result| result.first_token > 0);
-        self.fail(id, if has_started { Failure::Cut } else { Failure::NoResponse }, at);
+        self.fail(id, if has_started { FailureCause::Cut } else { FailureCause::NoResponse }, at);
     }
 
     /// Fails an attempt whose prompt is longer than the engine takes.
     pub(super) fn refuse_length(&mut self, id: u32, at: u64) {
-        self.fail(id, Failure::TooLong, at);
+        self.fail(id, FailureCause::TooLong, at);
     }
 
     /// Handles the departure of a client, unless the first token has arrived.
@@ -349,7 +358,7 @@ impl World<'_> {
                         // A trace has times, too: a session that is served faster does not run
                         // ahead of it.
                         let at = earliest.max(at + u64::from(request.pause));
-                        self.queue.push(at, Event::Arrive(follower));
+                        self.queue.push(at, WorldEvent::Arrive(follower));
                     }
                 }
             }
@@ -357,21 +366,21 @@ impl World<'_> {
     }
 }
 
-fn safety_of(failure: Failure) -> RetrySafety {
+fn safety_of(failure: FailureCause) -> RetrySafety {
     match failure {
-        Failure::NotSent | Failure::Refused => RetrySafety::Safe,
-        Failure::NoResponse => RetrySafety::IfLostAllowed,
-        Failure::Cut | Failure::TooLong => RetrySafety::Unsafe,
+        FailureCause::NotSent | FailureCause::Refused => RetrySafety::Safe,
+        FailureCause::NoResponse => RetrySafety::IfLostAllowed,
+        FailureCause::Cut | FailureCause::TooLong => RetrySafety::Unsafe,
     }
 }
 
-fn reason_of(failure: Failure) -> FailReason {
+fn reason_of(failure: FailureCause) -> FailReason {
     match failure {
-        Failure::NotSent => FailReason::NotSent,
-        Failure::Refused => FailReason::Refused,
-        Failure::NoResponse => FailReason::NoResponse,
-        Failure::Cut => FailReason::Cut,
-        Failure::TooLong => FailReason::TooLong,
+        FailureCause::NotSent => FailReason::NotSent,
+        FailureCause::Refused => FailReason::Refused,
+        FailureCause::NoResponse => FailReason::NoResponse,
+        FailureCause::Cut => FailReason::Cut,
+        FailureCause::TooLong => FailReason::TooLong,
     }
 }
 

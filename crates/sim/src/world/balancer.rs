@@ -26,7 +26,7 @@ use super::engines::SimEngine;
 use super::scrapes::Scrapes;
 use super::{START, WorldSpec};
 use crate::engine::{BLOCK_TOKENS, EngineSpec};
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 use crate::workload::{Request, Workload};
 
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl<'a> Arrived<'a> {
 }
 
 /// The decision about a request, with its permit at the backend.
-pub(super) struct Decided {
+pub(super) struct PermittedDecision {
     pub(super) decision: RoutingDecision,
     pub(super) permit: InflightGuard,
 }
@@ -228,7 +228,7 @@ impl Balancer {
     // two configurations differ by their decisions alone.
     fn rng_of(&self, arrived: &Arrived<'_>) -> SmallRng {
         let stream = u64::from(arrived.id) << 16 | u64::from(arrived.attempt);
-        SmallRng::seed_from_u64(Stream::new(self.seed, Purpose::Decisions, stream).bits())
+        SmallRng::seed_from_u64(RandomStream::new(self.seed, Purpose::Decisions, stream).bits())
     }
 
     fn input<'a>(
@@ -303,7 +303,10 @@ impl Balancer {
     }
 
     /// Decides, and reserves the permit for the decision.
-    pub(super) fn decide(&mut self, arrived: &Arrived<'_>) -> Result<Decided, RouteError> {
+    pub(super) fn decide(
+        &mut self,
+        arrived: &Arrived<'_>,
+    ) -> Result<PermittedDecision, RouteError> {
         let now = arrived.now;
         let profile = profile_of(arrived.request, now);
         let prompt = self.prompt_of(arrived);
@@ -317,7 +320,7 @@ impl Balancer {
             let objectives = self.objectives_of(arrived.request);
             let permit = router.reserve(&decision, &input, &objectives);
             let saturated = || RouteError::Saturated { model: arrived.model().to_owned() };
-            Ok(Decided { permit: permit.ok_or_else(saturated)?, decision })
+            Ok(PermittedDecision { permit: permit.ok_or_else(saturated)?, decision })
         });
         self.scratch = scratch;
         let decided = reserved?;

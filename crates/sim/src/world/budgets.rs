@@ -27,13 +27,13 @@ pub(super) struct SimBudgets {
     /// The clients of the workload: each has the key of its name, if there is one.
     clients: Vec<ClientIdentity>,
     /// The reservation of each request; `None` before it arrives.
-    reserved: Vec<Option<Reserved>>,
+    reserved: Vec<Option<BudgetReservation>>,
     results: Vec<BudgetResult>,
 }
 
 /// The reservation of a request, and the terms that it got.
 #[derive(Debug)]
-struct Reserved {
+struct BudgetReservation {
     /// `None` once the request has paid.
     hold: Option<BudgetHold>,
     terms: RequestTerms,
@@ -85,7 +85,7 @@ impl SimBudgets {
             let estimate = highest_cost(router, &asked, &terms.policy, &profile);
             let exceeded = match budgets.reserve(client, estimate, unix) {
                 Ok(hold) => {
-                    let reserved = Reserved { hold: Some(hold), terms, model_of };
+                    let reserved = BudgetReservation { hold: Some(hold), terms, model_of };
                     if let Some(place) = self.reserved.get_mut(arrived.id as usize) {
                         *place = Some(reserved);
                     }

@@ -5,9 +5,9 @@ use std::task::{Context, Waker};
 use penstock_api::units::to_micros;
 use penstock_core::fleet::{CheckOutcome, CheckResult, Health};
 
-use super::events::Event;
+use super::events::WorldEvent;
 use super::{START, World, timestamp};
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 
 impl World<'_> {
     pub(super) fn start_checks(&mut self) {
@@ -25,10 +25,10 @@ impl World<'_> {
         let Some(checked) = one.topology.backends.get(backend as usize) else { return };
         let health = &checked.config.health;
         let id = u64::from(backend) << 32 | u64::from(balancer);
-        let mut stream = Stream::new(self.spec.seed ^ now, Purpose::Checks, id);
+        let mut stream = RandomStream::new(self.spec.seed ^ now, Purpose::Checks, id);
         let jitter = 1.0 + health.jitter * (2.0 * stream.uniform() - 1.0);
         let interval = checked.state.health.check_interval(health).mul_f64(jitter.max(0.0));
-        self.queue.push(now + to_micros(interval).max(1), Event::Check { balancer, backend });
+        self.queue.push(now + to_micros(interval).max(1), WorldEvent::Check { balancer, backend });
     }
 
     /// Checks a backend and plans the next check.
@@ -68,6 +68,6 @@ impl World<'_> {
         let fast = to_micros(checked.config.health.fast_interval);
         let last = checked.state.checked_at().map_or(0, |at| at.0);
         let at = now.max(last + fast);
-        self.queue.push(at, Event::CheckOnce { balancer, backend });
+        self.queue.push(at, WorldEvent::CheckOnce { balancer, backend });
     }
 }

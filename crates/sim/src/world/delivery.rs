@@ -3,10 +3,10 @@
 use penstock_api::units::to_micros;
 
 use super::World;
-use super::attempts::Failure;
+use super::attempts::FailureCause;
 use super::engines::PICOS;
-use super::events::{Event, Sent};
-use crate::engine::EngineRequest;
+use super::events::{Sent, WorldEvent};
+use crate::engine::SubmittedRequest;
 use crate::workload::Request;
 
 impl<'a> World<'a> {
@@ -23,7 +23,7 @@ impl<'a> World<'a> {
 
     /// Sends a request on its way to a backend.
     pub(super) fn send(&mut self, sent: Sent) {
-        self.queue.push(sent.due, Event::Send(sent));
+        self.queue.push(sent.due, WorldEvent::Send(sent));
         if let Some(on_their_way) = self.sent.get_mut(sent.backend) {
             on_their_way.insert(sent);
         }
@@ -41,8 +41,8 @@ impl<'a> World<'a> {
         let Some(request) = self.request_of(id) else { return };
         let Some(engine) = self.engines.all.get(index) else { return };
         match (engine.is_up(), engine.refusals) {
-            (false, _) => return self.fail(id, Failure::NotSent, at),
-            (true, 1..) => return self.fail(id, Failure::Refused, at),
+            (false, _) => return self.fail(id, FailureCause::NotSent, at),
+            (true, 1..) => return self.fail(id, FailureCause::Refused, at),
             (true, 0) => {}
         }
         self.capture(index, at);
@@ -54,9 +54,9 @@ impl<'a> World<'a> {
     }
 
     /// Returns a request in the form that its engine receives.
-    pub(super) fn request_of(&self, id: u32) -> Option<EngineRequest<'a>> {
+    pub(super) fn request_of(&self, id: u32) -> Option<SubmittedRequest<'a>> {
         let request = self.workload.requests.get(id as usize)?;
-        Some(EngineRequest {
+        Some(SubmittedRequest {
             id,
             input_tokens: request.input_tokens,
             output_tokens: request.output_tokens,

@@ -1,7 +1,7 @@
 //! The engines of a fleet, and the time of the next event of each.
 
 use super::World;
-use super::events::Event;
+use super::events::WorldEvent;
 use super::faults::FaultKind;
 use crate::engine::{
     EngineCounters, EngineEvent, EngineServer, EngineSpec, EventKind, SpecError, StepModel,
@@ -125,7 +125,7 @@ impl World<'_> {
             FaultKind::Slow(factor) => one.slow_down(factor, at),
         }
         self.engines.plan(index);
-        self.queue.push(at.saturating_add(fault.micros()), Event::FaultEnd(number));
+        self.queue.push(at.saturating_add(fault.micros()), WorldEvent::FaultEnd(number));
     }
 
     pub(super) fn end_fault(&mut self, number: u32, at: u64) {

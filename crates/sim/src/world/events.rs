@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 /// An event that can be planned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Event {
+pub(super) enum WorldEvent {
     /// A fault starts, by its index.
     Fault(u32),
     /// A fault ends, by its index.
@@ -50,7 +50,7 @@ pub(super) const ARRIVAL: u8 = 1;
 /// The class of engine events.
 pub(super) const ENGINE: u8 = 3;
 
-impl Event {
+impl WorldEvent {
     fn class(self) -> u8 {
         match self {
             Self::Fault(_) | Self::FaultEnd(_) => 0,
@@ -70,12 +70,12 @@ impl Event {
 /// The queue of events, ordered by time, class and planning order.
 #[derive(Debug, Default)]
 pub(super) struct EventQueue {
-    events: BinaryHeap<Reverse<(u64, u8, u64, Event)>>,
+    events: BinaryHeap<Reverse<(u64, u8, u64, WorldEvent)>>,
     planned: u64,
 }
 
 impl EventQueue {
-    pub(super) fn push(&mut self, at: u64, event: Event) {
+    pub(super) fn push(&mut self, at: u64, event: WorldEvent) {
         self.planned += 1;
         self.events.push(Reverse((at, event.class(), self.planned, event)));
     }
@@ -90,7 +90,7 @@ impl EventQueue {
         self.events.peek().map(|Reverse((at, class, ..))| (*at, *class))
     }
 
-    pub(super) fn pop(&mut self) -> Option<Event> {
+    pub(super) fn pop(&mut self) -> Option<WorldEvent> {
         self.events.pop().map(|Reverse((.., event))| event)
     }
 }

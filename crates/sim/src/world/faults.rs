@@ -10,7 +10,7 @@ use super::WorldError;
 
 /// A fault of one backend.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Fault {
+pub struct PlannedFault {
     /// The start of the fault, relative to the start of the run.
     pub at: Duration,
     pub backend: String,
@@ -44,7 +44,7 @@ pub struct FaultError {
     given: String,
 }
 
-impl FromStr for Fault {
+impl FromStr for PlannedFault {
     type Err = FaultError;
 
     fn from_str(given: &str) -> Result<Self, FaultError> {
@@ -52,7 +52,7 @@ impl FromStr for Fault {
     }
 }
 
-fn parse(given: &str) -> Option<Fault> {
+fn parse(given: &str) -> Option<PlannedFault> {
     let words: Vec<&str> = given.split_whitespace().collect();
     let ["at", at, "backend", backend, rest @ ..] = words.as_slice() else {
         return None;
@@ -71,10 +71,10 @@ fn parse(given: &str) -> Option<Fault> {
         }
         _ => return None,
     };
-    Some(Fault { at: time(at)?, backend: (*backend).to_owned(), kind, lasts })
+    Some(PlannedFault { at: time(at)?, backend: (*backend).to_owned(), kind, lasts })
 }
 
-impl Fault {
+impl PlannedFault {
     /// Returns the index of the backend in the configuration.
     pub(super) fn index(&self, config: &Config) -> Option<usize> {
         config.backends.iter().position(|backend| backend.name == self.backend)
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn faults_are_written_as_sentences() {
-        let fault = |text: &str| text.parse::<Fault>().unwrap();
+        let fault = |text: &str| text.parse::<PlannedFault>().unwrap();
         let down = fault("at 600s backend gpu-a down 60s");
         assert_eq!((down.at, down.lasts), (Duration::from_secs(600), Duration::from_secs(60)));
         assert_eq!((down.kind, down.backend.as_str()), (FaultKind::Down, "gpu-a"));
@@ -122,7 +122,7 @@ mod tests {
             "at 1s backend a slow x0 5s",
             "at 1s backend a slow 2 5s",
         ] {
-            let error = wrong.parse::<Fault>().unwrap_err().to_string();
+            let error = wrong.parse::<PlannedFault>().unwrap_err().to_string();
             assert!(error.contains("as in 'at 600s backend gpu-a down 60s'"), "{error}");
         }
     }

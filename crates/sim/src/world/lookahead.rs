@@ -9,7 +9,7 @@ use penstock_core::fleet::BackendSet;
 use super::World;
 use super::engines::PICOS;
 use super::events::Sent;
-use super::result::{ShedReason, Status, Verdict};
+use super::result::{RefusalVerdict, ShedReason, Status};
 use crate::engine::{EngineEvent, EngineServer, EventKind};
 
 /// The maximum number of steps of an engine's clone; a series of unchanged steps counts as one.
@@ -204,16 +204,16 @@ impl World<'_> {
     /// Judges what could be done for a request now. Once it could have been served well, a later
     /// refusal is wrong.
     pub(super) fn judge(&mut self, id: u32, at: u64) {
-        let known = self.results.get(id as usize).map_or(Verdict::None, |one| one.verdict);
-        if !self.spec.judges_sheds || known == Verdict::Wrong {
+        let known = self.results.get(id as usize).map_or(RefusalVerdict::None, |one| one.verdict);
+        if !self.spec.judges_sheds || known == RefusalVerdict::Wrong {
             return;
         }
         let outlooks =
             self.outlooks(id, self.balancer_of(id), &BackendSet::default(), at).unwrap_or_default();
         let verdict = match () {
-            () if outlooks.iter().any(|one| one.gain > 0) => Verdict::Wrong,
-            () if outlooks.iter().any(|one| one.own.is_good) => Verdict::Harmful,
-            () => known.max(Verdict::Late),
+            () if outlooks.iter().any(|one| one.gain > 0) => RefusalVerdict::Wrong,
+            () if outlooks.iter().any(|one| one.own.is_good) => RefusalVerdict::Harmful,
+            () => known.max(RefusalVerdict::Late),
         };
         if let Some(result) = self.results.get_mut(id as usize) {
             result.verdict = known.max(verdict);

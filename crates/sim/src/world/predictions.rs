@@ -3,7 +3,7 @@
 //! something else happens.
 
 use super::engines::PICOS;
-use super::events::Event;
+use super::events::WorldEvent;
 use super::{START, World, timestamp};
 
 /// The interval between updates of the predictors, as in the proxy.
@@ -12,13 +12,13 @@ const INTERVAL: u64 = 1_000_000;
 impl World<'_> {
     pub(super) fn start_predictions(&mut self) {
         if self.predicts {
-            self.queue.push(START + INTERVAL, Event::Refresh);
+            self.queue.push(START + INTERVAL, WorldEvent::Refresh);
         }
     }
 
     /// Updates the predictors of all balancers.
     pub(super) fn refresh_predictions(&mut self, at: u64) {
-        self.queue.push(at + INTERVAL, Event::Refresh);
+        self.queue.push(at + INTERVAL, WorldEvent::Refresh);
         let mut streams = Vec::new();
         for one in &self.engines.all {
             one.engine.streams(at.saturating_mul(PICOS), &mut streams);

@@ -7,9 +7,9 @@ use penstock_api::units::to_micros;
 use penstock_core::fleet::LoadedModel;
 use penstock_scoring::Residency;
 
-use super::events::Event;
+use super::events::WorldEvent;
 use super::{START, World, timestamp};
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 
 /// The delay of a probe after a response that contradicts the known models.
 const SOON: Duration = Duration::from_millis(500);
@@ -25,11 +25,11 @@ impl World<'_> {
             for (backend, server) in (0_u32..).zip(&self.engines.all) {
                 if server.engine.loads_on_demand() {
                     let id = u64::from(backend) << 32 | u64::from(balancer);
-                    let mut stream = Stream::new(self.spec.seed, Purpose::Probes, id);
+                    let mut stream = RandomStream::new(self.spec.seed, Purpose::Probes, id);
                     let interval = to_micros(self.spec.config.discovery.loaded_interval).max(1);
                     let at = START.saturating_sub(stream.below(interval)) + interval;
-                    self.queue.push(START, Event::ProbeOnce { balancer, backend });
-                    self.queue.push(at, Event::Probe { balancer, backend });
+                    self.queue.push(START, WorldEvent::ProbeOnce { balancer, backend });
+                    self.queue.push(at, WorldEvent::Probe { balancer, backend });
                 }
             }
         }
@@ -39,7 +39,7 @@ impl World<'_> {
     pub(super) fn probe(&mut self, balancer: u32, backend: u32, now: u64) {
         self.read_models(balancer, backend, now);
         let interval = to_micros(self.spec.config.discovery.loaded_interval).max(1);
-        self.queue.push(now + interval, Event::Probe { balancer, backend });
+        self.queue.push(now + interval, WorldEvent::Probe { balancer, backend });
     }
 
     /// Reads a backend's models once.
@@ -73,7 +73,7 @@ impl World<'_> {
         let server = self.engines.all.get(usize::from(serving.backend));
         let loads = server.is_some_and(|server| server.engine.loads_on_demand());
         if serving.learn_response(timestamp(at)) && loads {
-            self.queue.push(at + to_micros(SOON), Event::ProbeOnce { balancer, backend });
+            self.queue.push(at + to_micros(SOON), WorldEvent::ProbeOnce { balancer, backend });
         }
     }
 }

@@ -74,7 +74,7 @@ impl Status {
 
 /// The verdict on a refusal: what the engines could have done at that moment, by their true state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Verdict {
+pub enum RefusalVerdict {
     /// The refusal was not judged.
     #[default]
     None,
@@ -112,7 +112,7 @@ pub struct RequestResult {
     pub attempts: u16,
     pub status: Status,
     /// The verdict on its refusal.
-    pub verdict: Verdict,
+    pub verdict: RefusalVerdict,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

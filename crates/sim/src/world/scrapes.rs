@@ -8,7 +8,7 @@ use penstock_core::fleet::{BackendState, EngineSample};
 
 use super::World;
 use super::engines::{PICOS, SimEngine};
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 
 /// The divisor of the interval that gives the maximum delay of a scrape.
 const JITTER: u64 = 10;
@@ -32,7 +32,7 @@ impl Scrapes {
     /// Creates the scrapes with id `id` of a run that starts at `start`.
     pub(super) fn new(interval: Duration, delay: Duration, seed: u64, id: u64, start: u64) -> Self {
         let interval = to_micros(interval).max(1);
-        let mut stream = Stream::new(seed, Purpose::Scrapes, id);
+        let mut stream = RandomStream::new(seed, Purpose::Scrapes, id);
         Self {
             interval,
             // Backends are not scraped in step, as in the program.
@@ -46,8 +46,8 @@ impl Scrapes {
     }
 
     fn sent_at(&self, number: u64) -> u64 {
-        let late =
-            Stream::new(self.key, Purpose::Scrapes, number).below((self.interval / JITTER).max(1));
+        let late = RandomStream::new(self.key, Purpose::Scrapes, number)
+            .below((self.interval / JITTER).max(1));
         self.phase + number * self.interval + late
     }
 

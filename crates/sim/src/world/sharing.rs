@@ -4,7 +4,7 @@
 use penstock_api::units::to_micros;
 use penstock_core::fleet::{LoadReport, SHARE_INTERVAL};
 
-use super::events::Event;
+use super::events::WorldEvent;
 use super::{START, World};
 
 impl World<'_> {
@@ -19,13 +19,13 @@ impl World<'_> {
         let interval = to_micros(SHARE_INTERVAL);
         for balancer in 0..count {
             let phase = interval * u64::from(balancer) / u64::from(count);
-            self.queue.push(START + phase, Event::Share { balancer });
+            self.queue.push(START + phase, WorldEvent::Share { balancer });
         }
     }
 
     /// Reports the load of a balancer, and applies the reports of its peers.
     pub(super) fn share_load(&mut self, number: u32, at: u64) {
-        self.queue.push(at + to_micros(SHARE_INTERVAL), Event::Share { balancer: number });
+        self.queue.push(at + to_micros(SHARE_INTERVAL), WorldEvent::Share { balancer: number });
         let index = number as usize;
         let Some(balancer) = self.balancers.get(index) else { return };
         let fleet = &balancer.generation.fleet;

@@ -8,7 +8,7 @@ use penstock_core::routing::ServiceTime;
 
 use super::attempts::Earlier;
 use super::balancer::{Arrived, requester_of};
-use super::events::Event;
+use super::events::WorldEvent;
 use super::result::ShedReason;
 use super::{World, timestamp};
 use crate::workload::{Request, rounded};
@@ -25,7 +25,7 @@ pub(super) struct EntryPlace {
 }
 
 /// The capacity that a request waits for.
-struct Awaited {
+struct AwaitedCapacity {
     room: Passed,
     /// The time that its first token takes after that.
     service: ServiceTime,
@@ -56,7 +56,7 @@ impl World<'_> {
             self.judge(id, at);
         }
         let Some(request) = self.workload.requests.get(id as usize) else { return };
-        let Some(Awaited { room: Passed { backends, .. }, service }) =
+        let Some(AwaitedCapacity { room: Passed { backends, .. }, service }) =
             self.awaited(id, balancer, at)
         else {
             return self.shed(id, ShedReason::Unserved, at);
@@ -103,7 +103,7 @@ impl World<'_> {
         }
         self.entries.insert((balancer, model, joined.id), id);
         self.waiting += 1;
-        self.queue.push(until, Event::QueueEnd(id));
+        self.queue.push(until, WorldEvent::QueueEnd(id));
         self.take_turns(balancer, model, at);
     }
 
@@ -120,7 +120,7 @@ impl World<'_> {
     }
 
     /// Returns the capacity that a request waits for.
-    fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<Awaited> {
+    fn awaited(&self, id: u32, balancer: u32, at: u64) -> Option<AwaitedCapacity> {
         let request = self.workload.requests.get(id as usize)?;
         let (workload, tried) = (self.workload, &BackendSet::default());
         let (now, queued_ms) = (timestamp(at), self.queued_ms(id, at));
@@ -128,7 +128,7 @@ impl World<'_> {
         let arrived = Arrived { id, request, workload, tried, terms, attempt: 1, queued_ms, now };
         let balancer = self.balancers.get(balancer as usize)?;
         let room = balancer.awaited(&arrived)?;
-        Some(Awaited { room, service: balancer.service_time(&arrived) })
+        Some(AwaitedCapacity { room, service: balancer.service_time(&arrived) })
     }
 
     /// Signals all queues after an event that may have freed capacity.

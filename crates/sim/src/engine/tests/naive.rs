@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use super::super::block_cache::{BlockCache, Held};
+use super::super::block_cache::{BlockCache, HeldBlocks};
 use super::super::scheduler::MAX_SORTED;
 use super::super::{
     BLOCK_TOKENS, Caching, EngineEvent, EngineSpec, EventKind, Order, RefuseReason, StepWork,
@@ -16,7 +16,7 @@ struct One {
     output: u32,
     computed: u32,
     emitted: u32,
-    held: Held,
+    held: HeldBlocks,
     seen: bool,
     cached: u32,
     decodes: bool,
@@ -88,7 +88,7 @@ impl Naive {
             output: sent.output.min(longest - sent.input),
             computed: 0,
             emitted: 0,
-            held: Held::new(&sent.prefix, BLOCK_TOKENS, sent.input),
+            held: HeldBlocks::new(&sent.prefix, BLOCK_TOKENS, sent.input),
             seen: false,
             cached: 0,
             decodes: false,

@@ -6,12 +6,12 @@ use penstock_api::mix::mix;
 use serde::Deserialize;
 
 use super::TraceError;
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 use crate::workload::{Request, Workload, rounded};
 
 /// The units of a trace.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Units {
+pub(super) struct TraceUnits {
     /// The number of microseconds per unit of `timestamp`.
     micros: f64,
     /// The tokens of a block.
@@ -19,9 +19,9 @@ pub(super) struct Units {
 }
 
 /// Mooncake counts milliseconds, and blocks of 512 tokens.
-pub(super) const MOONCAKE: Units = Units { micros: 1e3, block: 512 };
+pub(super) const MOONCAKE: TraceUnits = TraceUnits { micros: 1e3, block: 512 };
 /// Bailian counts seconds, and blocks of 16 tokens.
-pub(super) const BAILIAN: Units = Units { micros: 1e6, block: 16 };
+pub(super) const BAILIAN: TraceUnits = TraceUnits { micros: 1e6, block: 16 };
 
 /// A line of the trace. Unknown fields are ignored: traces have further ones.
 #[derive(Debug, Deserialize)]
@@ -59,7 +59,7 @@ struct Known {
     chats: BTreeMap<i64, u32>,
 }
 
-pub(super) fn read(text: &str, seed: u64, units: Units) -> Result<Workload, TraceError> {
+pub(super) fn read(text: &str, seed: u64, units: TraceUnits) -> Result<Workload, TraceError> {
     let mut workload = Workload { block_tokens: units.block, ..Workload::default() };
     let mut known = Known::default();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
@@ -145,7 +145,7 @@ impl Known {
 fn spread(workload: &mut Workload, seed: u64) {
     let mut times: Vec<u64> = workload.requests.iter().map(|request| request.arrives_at).collect();
     times.sort_unstable();
-    let mut stream = Stream::new(seed, Purpose::Arrivals, 0);
+    let mut stream = RandomStream::new(seed, Purpose::Arrivals, 0);
     let mut start = 0;
     while let Some(at) = workload.requests.get(start).map(|request| request.arrives_at) {
         let same = workload.requests.iter().skip(start);

@@ -1,7 +1,7 @@
 //! ServeGen's clients: the rate, the gap distribution and the length quantiles of each.
 
 use super::TraceError;
-use crate::random::{Purpose, Stream};
+use crate::random::{Purpose, RandomStream};
 use crate::workload::generate::number;
 use crate::workload::{Request, Workload, rounded, rounded_u32};
 
@@ -13,7 +13,7 @@ const SHARES: [f64; 7] = [0.05, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99];
 /// of inputs, and the same of outputs.
 const COLUMNS: usize = 23;
 
-struct Client {
+struct TraceClient {
     name: String,
     model: String,
     rate: f64,
@@ -27,11 +27,11 @@ pub(super) fn read(text: &str, seed: u64) -> Result<Workload, TraceError> {
     let mut workload = Workload { block_tokens: 16, ..Workload::default() };
     let rows = text.lines().map(str::trim).enumerate().skip(1).filter(|(_, line)| !line.is_empty());
     for (index, line) in rows {
-        let client = Client::parse(line).map_err(|reason| TraceError::line(index, reason))?;
+        let client = TraceClient::parse(line).map_err(|reason| TraceError::line(index, reason))?;
         let id = index as u64;
         let [mut gaps, mut inputs, mut outputs] =
             [Purpose::Arrivals, Purpose::Inputs, Purpose::Outputs]
-                .map(|of| Stream::new(seed, of, id));
+                .map(|of| RandomStream::new(seed, of, id));
         let (model, number) = (
             number(&mut workload.models, &client.model),
             number(&mut workload.clients, &client.name),
@@ -61,7 +61,7 @@ pub(super) fn read(text: &str, seed: u64) -> Result<Workload, TraceError> {
     Ok(workload)
 }
 
-impl Client {
+impl TraceClient {
     fn parse(line: &str) -> Result<Self, String> {
         let fields: Vec<&str> = line.split(',').collect();
         let [category, name, rate, _variation, kind, shape, _scale, _in_mean, lengths @ ..] =

@@ -104,7 +104,7 @@ fn oracle_refuses_only_who_may_be_refused_and_never_wrongly() {
     };
     assert_eq!(shed(&important), 0);
     assert!(shed(&|_| true) > 50, "{}", shed(&|_| true));
-    assert!(result.requests.iter().all(|one| one.verdict != Verdict::Wrong));
+    assert!(result.requests.iter().all(|one| one.verdict != RefusalVerdict::Wrong));
     let spec = WorldSpec { oracle: Some(Oracle::All), ..oracle(4) };
     let all = simulate(&spec, &workload).unwrap();
     assert!(good(&all, |_| true) > good(&result, |_| true), "what is late even so is no loss");
@@ -122,5 +122,5 @@ fn refusals_by_a_limit_that_is_too_low_are_wrong() {
     assert!(sheds.judged > 200 && sheds.wrong_share() > 0.95, "{sheds:?}");
     spec.judges_sheds = false;
     let unseen = simulate(&spec, &workload).unwrap();
-    assert!(unseen.requests.iter().all(|one| one.verdict == Verdict::None));
+    assert!(unseen.requests.iter().all(|one| one.verdict == RefusalVerdict::None));
 }
