@@ -12,9 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use penstock_clock::now;
 use penstock_config::{Config, Environment};
-use penstock_mock::{
-    EXAMPLES, EngineModel, EngineSpec, MockEngine, replicated_fleet, traffic_fleet,
-};
+use penstock_mock::{EXAMPLES, EngineModel, MockEngine, MockSpec, replicated_fleet, traffic_fleet};
 use tokio::runtime::{Builder, Handle, Runtime};
 
 use super::client::Client;
@@ -126,7 +124,7 @@ pub(super) fn run(args: &DemoArgs, _output: &mut Output) -> Result<(), CliError>
     Ok(served?)
 }
 
-async fn start_engines(specs: Vec<EngineSpec>) -> std::io::Result<Vec<MockEngine>> {
+async fn start_engines(specs: Vec<MockSpec>) -> std::io::Result<Vec<MockEngine>> {
     let mut engines = Vec::new();
     for spec in specs {
         engines.push(MockEngine::start_local(spec).await?);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
-use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine, Pace};
+use penstock_mock::{EngineModel, Flavour, MockEngine, MockSpec, Pace};
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -81,11 +81,11 @@ pub(super) fn run(args: &MockArgs, output: &mut Output) -> Result<(), CliError> 
 }
 
 impl MockArgs {
-    fn spec(&self) -> EngineSpec {
+    fn spec(&self) -> MockSpec {
         let pace =
             Pace { first_token: FIRST_TOKEN, per_token: PER_TOKEN, tokens: self.tokens.max(1) };
         let models = self.models.iter().map(|id| EngineModel::new(id));
-        let spec = EngineSpec::new(&self.name, models);
-        EngineSpec { flavour: Flavour::Vllm, pace, reports_load: true, keep_bodies: false, ..spec }
+        let spec = MockSpec::new(&self.name, models);
+        MockSpec { flavour: Flavour::Vllm, pace, reports_load: true, keep_bodies: false, ..spec }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_mock::{EngineModel, Flavour, MockEngine, MockSpec};
 use serde_json::json;
 
 use crate::support::client::{self, chat};
@@ -205,7 +205,7 @@ fn patterns_cover_names_that_no_backend_serves() {
 fn window_of_a_split_is_that_of_its_shortest_branch() {
     let engine = |name: &str, context_length: u32| {
         let model = EngineModel { context_length, ..EngineModel::new(name) };
-        start(EngineSpec { flavour: Flavour::Vllm, ..EngineSpec::new(name, [model]) })
+        start(MockSpec { flavour: Flavour::Vllm, ..MockSpec::new(name, [model]) })
     };
     let (long, short) = (engine("long", 131_072), engine("short", 4096));
     let penstock = Penstock::start(&format!(

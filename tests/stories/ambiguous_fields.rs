@@ -3,7 +3,7 @@
 //! may use.
 
 use penstock_api::{BodyFormat, OPERATIONS};
-use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_mock::{EngineModel, Flavour, MockEngine, MockSpec};
 use serde_json::json;
 
 use crate::support::client::{Response, request};
@@ -156,7 +156,7 @@ fn paths_by_model_refuse_twins() {
 
 fn ollama(models: &[&str]) -> MockEngine {
     let models = models.iter().map(|id| EngineModel::new(id));
-    start(EngineSpec { flavour: Flavour::Ollama, ..EngineSpec::new("o", models) })
+    start(MockSpec { flavour: Flavour::Ollama, ..MockSpec::new("o", models) })
 }
 
 #[test]

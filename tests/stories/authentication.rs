@@ -1,7 +1,7 @@
 //! API keys, each for some models: clients without one are refused, backends get their own
 //! credentials, and no key appears in logs, metrics or responses.
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, MockEngine};
+use penstock_mock::{EngineModel, Fault, MockEngine, MockSpec};
 use serde_json::json;
 
 use crate::support::block_on;
@@ -112,8 +112,8 @@ fn keys_are_limited_to_their_models() {
 }
 
 fn locked(name: &str, key: &str) -> MockEngine {
-    let spec = EngineSpec::new(name, [EngineModel::new(name)]);
-    start(EngineSpec { api_key: Some(key.to_owned()), ..spec })
+    let spec = MockSpec::new(name, [EngineModel::new(name)]);
+    start(MockSpec { api_key: Some(key.to_owned()), ..spec })
 }
 
 /// The credentials an engine was sent with its last request.

@@ -2,7 +2,7 @@
 //! it are used; without one, the error lists what is missing.
 
 use penstock_api::Capabilities;
-use penstock_mock::{EngineSpec, Fault, MockEngine};
+use penstock_mock::{Fault, MockEngine, MockSpec};
 use serde_json::{Value, json};
 
 use crate::support::client::chat;
@@ -23,7 +23,7 @@ struct Fleet {
 impl Fleet {
     fn start() -> Self {
         let tools_and_json = Capabilities::TOOLS.union(Capabilities::JSON_MODE);
-        let one = |name, length, can| start(EngineSpec::new(name, [model("m", length, can)]));
+        let one = |name, length, can| start(MockSpec::new(name, [model("m", length, can)]));
         let plain = one("plain", 16_000, Capabilities::NONE);
         let vision = one("vision", 1000, Capabilities::VISION);
         let tools = one("tools", 4096, tools_and_json);

@@ -1,6 +1,6 @@
 //! An OpenAI client behind penstock gets each response from a backend that can give it, unchanged.
 
-use penstock_mock::{EngineModel, EngineSpec, MockEngine};
+use penstock_mock::{EngineModel, MockEngine, MockSpec};
 use serde_json::json;
 
 use crate::support::block_on;
@@ -8,7 +8,7 @@ use crate::support::client::{self, chat, streaming_chat};
 use crate::support::penstock::Penstock;
 
 fn engine(model: &str) -> MockEngine {
-    block_on(MockEngine::start_local(EngineSpec::new("one", [EngineModel::new(model)]))).unwrap()
+    block_on(MockEngine::start_local(MockSpec::new("one", [EngineModel::new(model)]))).unwrap()
 }
 
 fn config(engine: &MockEngine) -> String {

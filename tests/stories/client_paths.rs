@@ -2,7 +2,7 @@
 //! editors) find the path they call, and reach an engine that serves it.
 
 use penstock_api::{BodyFormat, OPERATIONS};
-use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_mock::{EngineModel, Flavour, MockEngine, MockSpec};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Response, get, post};
@@ -23,7 +23,7 @@ fn body(stream: bool) -> Value {
 }
 
 fn flavoured(name: &str, flavour: Flavour) -> MockEngine {
-    start(EngineSpec { flavour, ..EngineSpec::new(name, [EngineModel::new("m")]) })
+    start(MockSpec { flavour, ..MockSpec::new(name, [EngineModel::new("m")]) })
 }
 
 /// A vLLM, a llama.cpp and an Ollama that serve the same model.
@@ -135,7 +135,7 @@ fn models_are_listed_without_v1() {
 #[test]
 fn prompts_too_long_to_run_can_be_counted() {
     let all = penstock_api::Capabilities::ALL;
-    let small = start(EngineSpec::new("small", [model("m", 100, all)]));
+    let small = start(MockSpec::new("small", [model("m", 100, all)]));
     let items = backend(&small, "models: [{ id: m, context_length: 20 }]");
     let penstock = Penstock::start(&format!("backends:\n{items}"));
     let text = "word".repeat(50);

@@ -1,7 +1,7 @@
 //! A client that names no model gets the fleet's only one, the operator's default, or the model
 //! that serves the operation; the backend gets its name.
 
-use penstock_mock::{EngineModel, EngineSpec, Flavour};
+use penstock_mock::{EngineModel, Flavour, MockSpec};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, post};
@@ -85,9 +85,9 @@ fn without_a_default_the_error_names_the_field() {
 
 #[test]
 fn optional_models_go_where_the_operation_is_served() {
-    let llamacpp = start(EngineSpec {
+    let llamacpp = start(MockSpec {
         flavour: Flavour::LlamaCpp,
-        ..EngineSpec::new("llamacpp", ["a", "b"].map(EngineModel::new))
+        ..MockSpec::new("llamacpp", ["a", "b"].map(EngineModel::new))
     });
     let hosted = engine("hosted", &["gpt-4o", "omni-moderation"]);
     let items = backend(&llamacpp, "engine: auto") + &backend(&hosted, "engine: openai");

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, Gate, MockEngine};
+use penstock_mock::{EngineModel, Fault, Flavour, Gate, MockEngine, MockSpec};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, Response, chat, streaming_chat};
@@ -20,15 +20,15 @@ const SOON: Duration = Duration::from_secs(10);
 /// An Ollama with both models on disk and room for one of them.
 fn ollama(name: &str) -> MockEngine {
     let models = ["m", "n"].map(EngineModel::new);
-    start(EngineSpec { flavour: Flavour::Ollama, memory: Some(1), ..EngineSpec::new(name, models) })
+    start(MockSpec { flavour: Flavour::Ollama, memory: Some(1), ..MockSpec::new(name, models) })
 }
 
 /// The same, with responses that take 20 ms.
 fn unhurried_ollama(name: &str) -> MockEngine {
     let models = ["m", "n"].map(EngineModel::new);
-    let mut spec = EngineSpec::new(name, models);
+    let mut spec = MockSpec::new(name, models);
     spec.pace.first_token = Duration::from_millis(20);
-    start(EngineSpec { flavour: Flavour::Ollama, memory: Some(1), ..spec })
+    start(MockSpec { flavour: Flavour::Ollama, memory: Some(1), ..spec })
 }
 
 fn start_before(engines: &[&MockEngine], routing: &str, rest: &str, sections: &str) -> Penstock {
@@ -174,7 +174,7 @@ fn responses_show_what_is_in_memory_where_queries_fail() {
 
 #[test]
 fn equals_share_requests_evenly() {
-    let engines = ["a", "b", "c"].map(|name| start(EngineSpec::new(name, [EngineModel::new("m")])));
+    let engines = ["a", "b", "c"].map(|name| start(MockSpec::new(name, [EngineModel::new("m")])));
     let items = backends(&engines.each_ref(), "engine: other, models: [m]");
     let penstock = Penstock::start(&format!("routing: {{ strategy: deployment }}\n{items}"));
     let mut client = Client::connect(penstock.data);
@@ -279,7 +279,7 @@ fn disconnect_frees_the_slot() {
 #[test]
 fn names_with_and_without_latest_are_one_model() {
     let spec = |name: &str, flavour, id: &str| {
-        start(EngineSpec { flavour, ..EngineSpec::new(name, [EngineModel::new(id)]) })
+        start(MockSpec { flavour, ..MockSpec::new(name, [EngineModel::new(id)]) })
     };
     let ollama = spec("ollama", Flavour::Ollama, "qwen:latest");
     let vllm = spec("vllm", Flavour::Vllm, "qwen");
@@ -383,7 +383,7 @@ fn dead_backend_is_retested_by_checks_alone() {
 #[test]
 fn sleeping_and_unloaded_models_differ() {
     let spec = |name: &str, flavour| {
-        start(EngineSpec { flavour, ..EngineSpec::new(name, ["m", "n"].map(EngineModel::new)) })
+        start(MockSpec { flavour, ..MockSpec::new(name, ["m", "n"].map(EngineModel::new)) })
     };
     let (cpp, vllm) = (spec("cpp", Flavour::LlamaCpp), spec("vllm", Flavour::Vllm));
     let studio = spec("studio", Flavour::Plain);

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use penstock_api::Capabilities;
-use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, Gate, MockEngine};
+use penstock_mock::{EngineModel, Fault, Flavour, Gate, MockEngine, MockSpec};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat};
@@ -27,7 +27,7 @@ fn flavoured(
     flavour: Flavour,
     models: impl IntoIterator<Item = EngineModel>,
 ) -> MockEngine {
-    start(EngineSpec { flavour, ..EngineSpec::new(name, models) })
+    start(MockSpec { flavour, ..MockSpec::new(name, models) })
 }
 
 #[test]
@@ -489,8 +489,8 @@ fn requests_succeed_while_model_lists_change() {
 
 #[test]
 fn rejected_key_is_logged_once_by_name() {
-    let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
-    let locked = start(EngineSpec { api_key: Some("right-key-1".to_owned()), ..spec });
+    let spec = MockSpec::new("locked", [EngineModel::new("m")]);
+    let locked = start(MockSpec { api_key: Some("right-key-1".to_owned()), ..spec });
     let yaml = format!(
         "health: {{ interval: 50ms }}\nbackends:\n{}",
         backend(&locked, "api_key: wrong-key-2, models: [m]")

@@ -5,7 +5,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
+use penstock_mock::{EngineModel, Fault, Gate, MockEngine, MockSpec, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{chat, request, streaming_chat};
@@ -19,7 +19,7 @@ use crate::support::{block_on, eventually, free_address};
 const NAME: &str = "engines.example";
 
 fn start(last: u8, port: u16, pace: Pace) -> MockEngine {
-    let spec = EngineSpec { pace, ..EngineSpec::new(&format!("e{last}"), [EngineModel::new("m")]) };
+    let spec = MockSpec { pace, ..MockSpec::new(&format!("e{last}"), [EngineModel::new("m")]) };
     block_on(MockEngine::start(spec, loopback(last, port))).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! `penstock doctor`, before a start and on a running instance, reports each problem, its place,
 //! and what to do about it.
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine};
+use penstock_mock::{EngineModel, Fault, Flavour, MockEngine, MockSpec};
 use serde_json::Value;
 
 use crate::support::command::{Ran, file, run};
@@ -10,8 +10,8 @@ use crate::support::free_address;
 use crate::support::penstock::Penstock;
 
 fn vllm(name: &str) -> MockEngine {
-    let spec = EngineSpec::new(name, [EngineModel::new("m")]);
-    start(EngineSpec { flavour: Flavour::Vllm, ..spec })
+    let spec = MockSpec::new(name, [EngineModel::new("m")]);
+    start(MockSpec { flavour: Flavour::Vllm, ..spec })
 }
 
 fn ask(yaml: &str, more: &[&str]) -> Ran {
@@ -61,8 +61,8 @@ fn healthy_fleet_has_only_ok_findings() {
 
 #[test]
 fn slots_of_llamacpp_are_named() {
-    let spec = EngineSpec::new("cpp", [EngineModel::new("m")]);
-    let engine = start(EngineSpec { flavour: Flavour::LlamaCpp, ..spec });
+    let spec = MockSpec::new("cpp", [EngineModel::new("m")]);
+    let engine = start(MockSpec { flavour: Flavour::LlamaCpp, ..spec });
     let yaml = format!("backends:\n{}", backend(&engine, "engine: llamacpp"));
     let findings = read_findings(&ask(&yaml, &["--json"]));
     let slots = of(&findings, "cpp", "4 slots");
@@ -72,8 +72,8 @@ fn slots_of_llamacpp_are_named() {
 #[test]
 fn each_problem_is_named_with_its_remedy() {
     let (busy, bare, closing) = (vllm("busy"), vllm("bare"), vllm("closing"));
-    let spec = EngineSpec::new("locked", [EngineModel::new("m")]);
-    let locked = start(EngineSpec { api_key: Some("sk-right".to_owned()), ..spec });
+    let spec = MockSpec::new("locked", [EngineModel::new("m")]);
+    let locked = start(MockSpec { api_key: Some("sk-right".to_owned()), ..spec });
     busy.set_health(503);
     closing.always_probes(Some(Fault::CloseAfterResponse));
     let yaml = format!(

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
-use penstock_mock::{Counters, Fault, Pace};
+use penstock_mock::{Fault, Pace, TrafficCounters};
 use serde_json::{Value, json};
 use socket2::SockRef;
 
@@ -115,7 +115,7 @@ fn closed_idle_connection_is_replaced_and_request_runs_once() {
         fleet.a().script([Fault::CloseAfterResponse]);
         assert_eq!(fleet.chat().text(), expected.text());
         // A request that arrives before the close may have been read.
-        let has_closed = |counters: &Counters| counters.open_connections == 0;
+        let has_closed = |counters: &TrafficCounters| counters.open_connections == 0;
         block_on(fleet.a().wait_for(has_closed)).unwrap();
     }
     block_on(fleet.a().close_connections());

@@ -4,7 +4,7 @@
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
+use penstock_mock::{EngineModel, Fault, Gate, MockEngine, MockSpec, Pace};
 
 use crate::support::client::{Client, streaming_chat};
 use crate::support::engines::{backend, engine, start};
@@ -55,8 +55,8 @@ fn unix_socket_is_removed_at_the_stop() {
 fn streams_finish_and_new_requests_are_refused() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 25 };
-    let spec = EngineSpec::new("one", [EngineModel::new("m")]);
-    let engine = start(EngineSpec { pace, ..spec });
+    let spec = MockSpec::new("one", [EngineModel::new("m")]);
+    let engine = start(MockSpec { pace, ..spec });
     let mut penstock = serve(&engine, "30s");
     let body = streaming_chat("m", "hello").to_string();
     let mut streams: Vec<Client> = (0..3).map(|_| Client::connect(penstock.data)).collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Pace};
+use penstock_mock::{EngineModel, MockSpec, Pace};
 use serde_json::json;
 
 use crate::support::client::{self, Response, streaming_chat};
@@ -32,7 +32,7 @@ fn upgrade_under_load_loses_no_request() {
     let fast = engine("fast", &["m"]);
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 50 };
-    let spec = EngineSpec { pace, ..EngineSpec::new("slow", [EngineModel::new("stream")]) };
+    let spec = MockSpec { pace, ..MockSpec::new("slow", [EngineModel::new("stream")]) };
     let slow = start(spec);
     let yaml = format!("backends:\n{}{}", backend(&fast, ""), backend(&slow, ""));
     let mut penstock = Penstock::start(&yaml);
@@ -168,7 +168,7 @@ fn manual_drains_survive_upgrade_and_reload() {
 fn learned_predictions_survive_upgrade() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(5), tokens: 20 };
-    let one = start(EngineSpec { pace, ..EngineSpec::new("one", [EngineModel::new("m")]) });
+    let one = start(MockSpec { pace, ..MockSpec::new("one", [EngineModel::new("m")]) });
     let yaml = format!("backends:\n{}routing: {{ predict: true }}\n", backend(&one, "models: [m]"));
     let penstock = Penstock::start(&yaml);
     for _ in 0..15 {
@@ -286,13 +286,13 @@ fn homes_of_sessions_survive_upgrade() {
 fn stored_responses_survive_upgrade() {
     let keys = "auth: { keys: [{ name: a, key: k1 }, { name: b, key: k2 }] }\n";
     let engine = OpenEngine::start("a");
-    let slow = start(EngineSpec {
+    let slow = start(MockSpec {
         pace: Pace {
             first_token: Duration::ZERO,
             per_token: Duration::from_millis(60),
             tokens: 30,
         },
-        ..EngineSpec::new("slow", [EngineModel::new("slow")])
+        ..MockSpec::new("slow", [EngineModel::new("slow")])
     });
     let items = engine.item("models: [m]") + &backend(&slow, "models: [slow]");
     let penstock = Penstock::start(&format!("{keys}backends:\n{items}"));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine};
+use penstock_mock::{EngineModel, Fault, Gate, MockEngine, MockSpec};
 use serde_json::json;
 
 use crate::circuit_breaker::KEYS;
@@ -315,9 +315,9 @@ fn health_path_is_per_backend() {
 
 #[test]
 fn rejected_key_is_logged_once() {
-    let spec = EngineSpec {
+    let spec = MockSpec {
         api_key: Some("sk-of-the-engine".to_owned()),
-        ..EngineSpec::new("a", [EngineModel::new("m")])
+        ..MockSpec::new("a", [EngineModel::new("m")])
     };
     let engines = [block_on(MockEngine::start_local(spec)).unwrap()];
     let setup = Setup { health: CHECKS, backend: "api_key: sk-wrong", ..Setup::default() };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, MockEngine, Pace};
+use penstock_mock::{EngineModel, MockEngine, MockSpec, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Client, chat, streaming_chat};
@@ -18,8 +18,8 @@ const SLOW: Pace =
     Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 40 };
 
 fn slow_engine(name: &str) -> MockEngine {
-    let spec = EngineSpec::new(name, [EngineModel::new("stream")]);
-    start(EngineSpec { pace: SLOW, ..spec })
+    let spec = MockSpec::new(name, [EngineModel::new("stream")]);
+    start(MockSpec { pace: SLOW, ..spec })
 }
 
 fn list(engines: &[&MockEngine], more: &str) -> String {

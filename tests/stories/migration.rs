@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_mock::{EngineModel, Flavour, MockEngine, MockSpec};
 use serde_json::{Value, json};
 
 use crate::support::client::{Response, chat, request};
@@ -47,9 +47,9 @@ fn send(penstock: &Penstock, key: &str, model: &str) -> Response {
 fn converted_configuration_of_litellm_serves_its_keys() {
     let engines = [
         engine("gpu-a", &["meta-llama/Meta-Llama-3-70B-Instruct"]),
-        start(EngineSpec {
+        start(MockSpec {
             flavour: Flavour::Ollama,
-            ..EngineSpec::new("gpu-b", [EngineModel::new("llama3:8b")])
+            ..MockSpec::new("gpu-b", [EngineModel::new("llama3:8b")])
         }),
         engine("openai", &["gpt-4o-mini"]),
     ];

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use penstock_api::{BodyFormat, OPERATIONS};
-use penstock_mock::{EngineModel, EngineSpec, MockEngine};
+use penstock_mock::{EngineModel, MockEngine, MockSpec};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, chat, request};
@@ -336,7 +336,7 @@ fn empty_fleet_lists_no_models() {
     let response = penstock.chat("m");
     assert_eq!((response.status, response.error_code().as_str()), (404, "model_not_found"));
     assert_eq!(penstock.get("/v1/models").json()["data"], json!([]));
-    let spec = EngineSpec::new("one", [EngineModel::new("m")]);
+    let spec = MockSpec::new("one", [EngineModel::new("m")]);
     let without_models = block_on(MockEngine::start_local(spec)).unwrap();
     let penstock =
         Penstock::start(&format!("backends:\n{}", backend(&without_models, "models: []")));

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{Cut, EngineModel, EngineSpec, Fault, Flavour, Pace};
+use penstock_mock::{Cut, EngineModel, Fault, Flavour, MockSpec, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{self, Response};
@@ -210,7 +210,7 @@ fn images_and_tools_choose_a_capable_backend() {
     let engine = |name: &str, capabilities| {
         let model = EngineModel { capabilities, ..EngineModel::new("m") };
         let flavour = Flavour::Ollama;
-        start(EngineSpec { flavour, ..EngineSpec::new(name, [model]) })
+        start(MockSpec { flavour, ..MockSpec::new(name, [model]) })
     };
     let (blind, sees) = (
         engine("blind", penstock_api::Capabilities::NONE),

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Flavour, MockEngine, Pace};
+use penstock_mock::{EngineModel, Fault, Flavour, MockEngine, MockSpec, Pace};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
@@ -19,15 +19,15 @@ const MANAGED: &str = "ollama: { manage_models: true }\n";
 
 pub(crate) fn ollama(name: &str, models: &[&str]) -> MockEngine {
     let models = models.iter().map(|id| EngineModel::new(id));
-    start(EngineSpec { flavour: Flavour::Ollama, ..EngineSpec::new(name, models) })
+    start(MockSpec { flavour: Flavour::Ollama, ..MockSpec::new(name, models) })
 }
 
 fn slow(name: &str) -> MockEngine {
     let pace = Pace { per_token: Duration::from_millis(50), ..Pace::at_once(4) };
-    start(EngineSpec {
+    start(MockSpec {
         flavour: Flavour::Ollama,
         pace,
-        ..EngineSpec::new(name, [EngineModel::new("m")])
+        ..MockSpec::new(name, [EngineModel::new("m")])
     })
 }
 
@@ -98,7 +98,7 @@ fn management_needs_a_right() {
     assert!(engine.received().is_empty(), "{:?}", got(&engine));
     assert_eq!(call("k-2", "POST", "/api/pull", &json!({"model": "x"})).status, 200);
     assert!(has(&engine, "x"));
-    let plain = start(EngineSpec::new("plain", [EngineModel::new("m")]));
+    let plain = start(MockSpec::new("plain", [EngineModel::new("m")]));
     let penstock = Penstock::start(&format!("{MANAGED}{}", backends(&[&plain], "models: [m]")));
     let refused = send(&penstock, "POST", "/api/pull", &json!({"model": "m"}));
     assert_eq!(refused.status, 501, "no Ollama: {}", refused.text());
@@ -343,9 +343,9 @@ fn commands_are_bounded() {
 
 #[test]
 fn llamacpp_router_loads_and_unloads_models() {
-    let router = start(EngineSpec {
+    let router = start(MockSpec {
         flavour: Flavour::LlamaCpp,
-        ..EngineSpec::new("router", ["m", "n"].map(EngineModel::new))
+        ..MockSpec::new("router", ["m", "n"].map(EngineModel::new))
     });
     let list = json!({"data": [
         {"id": "m", "status": {"value": "loaded"}}, {"id": "n", "status": {"value": "unloaded"}},

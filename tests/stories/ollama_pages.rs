@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Flavour};
+use penstock_mock::{EngineModel, Flavour, MockSpec};
 use serde_json::{Value, json};
 
 use crate::ollama_management::{got, names, ollama, send, tags, two};
@@ -45,7 +45,7 @@ fn version_is_the_lowest_of_the_fleet() {
     let mut client = Client::connect(penstock.data);
     client.send("HEAD", "/api/version", &[], b"");
     assert_eq!(client.read_head().unwrap().0, 200);
-    let plain = start(EngineSpec::new("plain", [EngineModel::new("m")]));
+    let plain = start(MockSpec::new("plain", [EngineModel::new("m")]));
     let penstock = Penstock::start(&backends(&[&plain], "models: [m]"));
     assert_eq!(penstock.get("/api/version").json(), json!({"version": "0.14.0"}));
 }
@@ -62,13 +62,13 @@ fn status_says_that_the_cloud_is_off() {
 #[test]
 fn tags_list_the_models_of_all_engines() {
     let one = ollama("one", &["m", "only"]);
-    let vllm = start(EngineSpec {
+    let vllm = start(MockSpec {
         flavour: Flavour::Vllm,
-        ..EngineSpec::new("two", ["m", "org/big"].map(EngineModel::new))
+        ..MockSpec::new("two", ["m", "org/big"].map(EngineModel::new))
     });
-    let llama = start(EngineSpec {
+    let llama = start(MockSpec {
         flavour: Flavour::LlamaCpp,
-        ..EngineSpec::new("three", [EngineModel::new("gguf")])
+        ..MockSpec::new("three", [EngineModel::new("gguf")])
     });
     let items = backends(&[&one, &vllm, &llama], "");
     let penstock = Penstock::start(&format!("routing: {{ aliases: {{ fast: only }} }}\n{items}"));
@@ -106,11 +106,7 @@ fn dead_backend_fails_no_list() {
 fn loaded_models_are_merged_by_name() {
     let engines = ["a", "b"].map(|name| {
         let models = ["m", "n"].map(EngineModel::new);
-        start(EngineSpec {
-            flavour: Flavour::Ollama,
-            memory: Some(2),
-            ..EngineSpec::new(name, models)
-        })
+        start(MockSpec { flavour: Flavour::Ollama, memory: Some(2), ..MockSpec::new(name, models) })
     });
     for engine in &engines {
         request(engine.addr(), "POST", "/api/chat", &[], br#"{"model": "m", "messages": []}"#);
@@ -140,9 +136,9 @@ fn loaded_models_are_merged_by_name() {
 fn show_is_passed_on_or_made() {
     let one = ollama("one", &["m"]);
     let renamed = ollama("two", &["upstream"]);
-    let llama = start(EngineSpec {
+    let llama = start(MockSpec {
         flavour: Flavour::LlamaCpp,
-        ..EngineSpec::new("three", [EngineModel::new("gguf")])
+        ..MockSpec::new("three", [EngineModel::new("gguf")])
     });
     let yaml = format!(
         "routing: {{ aliases: {{ fast: m }} }}\nbackends:\n{}{}{}",

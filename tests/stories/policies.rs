@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
+use penstock_mock::{EngineModel, Fault, Gate, MockEngine, MockSpec, Pace};
 use serde_json::{Value, json};
 
 use crate::support::client::{Client, Response, chat, request, streaming_chat};
@@ -61,7 +61,7 @@ impl Zones {
 }
 
 pub fn engine(name: &str) -> MockEngine {
-    start(EngineSpec::new(name, ["m", "n"].map(EngineModel::new)))
+    start(MockSpec::new(name, ["m", "n"].map(EngineModel::new)))
 }
 
 pub fn saw_nothing(engine: &MockEngine, why: &str) {

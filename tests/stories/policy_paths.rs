@@ -2,7 +2,7 @@
 //! stored responses, commands of Ollama clients) stay in the zones of every policy of their key,
 //! and so do those to the members of a group.
 
-use penstock_mock::{EngineModel, EngineSpec, Flavour, MockEngine};
+use penstock_mock::{EngineModel, Flavour, MockEngine, MockSpec};
 use ring::digest::{SHA256, digest};
 use serde_json::json;
 
@@ -157,7 +157,7 @@ fn stored_responses_are_not_searched_for_outside() {
 
 fn ollama(name: &str) -> MockEngine {
     let models = ["m", "n"].map(EngineModel::new);
-    start(EngineSpec { flavour: Flavour::Ollama, ..EngineSpec::new(name, models) })
+    start(MockSpec { flavour: Flavour::Ollama, ..MockSpec::new(name, models) })
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn members_of_a_group_have_the_zone_of_the_file() {
     let server = DnsServer::start();
     server.set_host(NAME, &[2]);
     let port = free_address().port();
-    let spec = EngineSpec::new("e2", [EngineModel::new("m")]);
+    let spec = MockSpec::new("e2", [EngineModel::new("m")]);
     let member = crate::support::block_on(MockEngine::start(spec, loopback(2, port))).unwrap();
     for (zone, is_served) in [("", false), (", zone: away", false), (", zone: local", true)] {
         let group =

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, Pace};
+use penstock_mock::{EngineModel, Fault, Gate, MockSpec, Pace};
 use serde_json::{Value, json};
 
 use super::policies::{PRIVATE, Zones, saw_nothing};
@@ -169,8 +169,8 @@ fn strict_tier_refuses_and_a_flexible_one_says_so() {
 
 #[test]
 fn strict_request_stays_strict_for_its_fallbacks() {
-    let high = start(EngineSpec::new("high", [EngineModel::new("m")]));
-    let low = start(EngineSpec::new("low", [EngineModel::new("n")]));
+    let high = start(MockSpec::new("high", [EngineModel::new("m")]));
+    let low = start(MockSpec::new("low", [EngineModel::new("n")]));
     let yaml = format!(
         "routing: {{ fallbacks: {{ m: [n] }} }}\nhealth: {{ {FAULTS_FORGOTTEN} }}\npolicies:\n  \
          - {{ name: good, models: [m], min_tier: 2, tier_mode: flexible }}\n  \

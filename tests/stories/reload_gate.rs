@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, MockEngine, Pace};
+use penstock_mock::{EngineModel, MockEngine, MockSpec, Pace};
 use serde_json::Value;
 
 use crate::support::client::{Client, request, streaming_chat};
@@ -20,8 +20,8 @@ const PACE: Pace = Pace {
 const GATE: &str = "routing: { strategy: weighted, reload_gate: { window: 10m } }\n";
 
 fn paced(name: &str) -> MockEngine {
-    let spec = EngineSpec::new(name, [EngineModel::new("m")]);
-    start(EngineSpec { pace: PACE, ..spec })
+    let spec = MockSpec::new(name, [EngineModel::new("m")]);
+    start(MockSpec { pace: PACE, ..spec })
 }
 
 fn fleet(engines: &[&MockEngine], more: &str) -> String {

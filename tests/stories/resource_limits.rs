@@ -4,7 +4,7 @@
 use std::thread;
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Pace};
+use penstock_mock::{EngineModel, MockSpec, Pace};
 use serde_json::json;
 
 use crate::support::client::{self, Client, chat, streaming_chat};
@@ -22,7 +22,7 @@ fn few_descriptors_refuse_clients_and_blame_no_backend() {
         per_token: Duration::from_millis(100),
         tokens: 8,
     };
-    let engine = start(EngineSpec { pace, ..EngineSpec::new("one", [EngineModel::new("m")]) });
+    let engine = start(MockSpec { pace, ..MockSpec::new("one", [EngineModel::new("m")]) });
     let yaml = format!(
         "health: {{ interval: 200ms }}\nbackends:\n{}",
         backend(&engine, "engine: vllm, models: [m]")
@@ -65,9 +65,8 @@ fn few_descriptors_refuse_clients_and_blame_no_backend() {
 fn idle_connections_give_way_when_descriptors_run_out() {
     let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
     let slow = Pace { first_token: Duration::from_millis(20), ..Pace::at_once(1) };
-    let engines = names.map(|name| {
-        start(EngineSpec { pace: slow, ..EngineSpec::new(name, [EngineModel::new("m")]) })
-    });
+    let engines = names
+        .map(|name| start(MockSpec { pace: slow, ..MockSpec::new(name, [EngineModel::new("m")]) }));
     let refs: Vec<_> = engines.iter().collect();
     let yaml = format!(
         "routing: {{ strategy: random }}\nlimits: {{ idle_timeout: 60s }}\n\

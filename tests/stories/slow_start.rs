@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, MockEngine, Pace};
+use penstock_mock::{EngineModel, Fault, MockEngine, MockSpec, Pace};
 use serde_json::json;
 
 use crate::support::client::{self, Client, chat, streaming_chat};
@@ -94,7 +94,7 @@ fn configured_drain_shows_its_estimate() {
     let pace =
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(50), tokens: 60 };
     let engine =
-        |name: &str| start(EngineSpec { pace, ..EngineSpec::new(name, [EngineModel::new("m")]) });
+        |name: &str| start(MockSpec { pace, ..MockSpec::new(name, [EngineModel::new("m")]) });
     let (a, b) = (engine("a"), engine("b"));
     let yaml = |drain: bool| {
         let a = backend(&a, &format!("models: [m], priority: 1, drain: {drain}"));

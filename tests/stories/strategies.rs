@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use penstock_mock::{EngineModel, EngineSpec, Fault, Gate, MockEngine, Pace};
+use penstock_mock::{EngineModel, Fault, Gate, MockEngine, MockSpec, Pace};
 use serde_json::json;
 
 use crate::support::client::{Client, Response, chat, streaming_chat};
@@ -81,7 +81,7 @@ fn weights_share_requests() {
 fn load_counts_by_weight() {
     let pace = Pace { first_token: Duration::from_secs(2), ..Pace::at_once(3) };
     let engines = ["a", "b"].map(|name| {
-        engines::start(EngineSpec { pace, ..EngineSpec::new(name, [EngineModel::new("m")]) })
+        engines::start(MockSpec { pace, ..MockSpec::new(name, [EngineModel::new("m")]) })
     });
     for routing in [
         "strategy: smart, weights: { priority: 50, load: 50, latency: 0 }",

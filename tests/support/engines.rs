@@ -1,18 +1,18 @@
 //! Mock engines and the configuration lines for them.
 
 use penstock_api::{Capabilities, OPERATIONS};
-use penstock_mock::{EngineModel, EngineSpec, MockEngine};
+use penstock_mock::{EngineModel, MockEngine, MockSpec};
 
 use super::block_on;
 
 /// Starts an engine from its specification.
-pub fn start(spec: EngineSpec) -> MockEngine {
+pub fn start(spec: MockSpec) -> MockEngine {
     block_on(MockEngine::start_local(spec)).unwrap()
 }
 
 /// Starts an engine that serves models which can do everything.
 pub fn engine(name: &str, models: &[&str]) -> MockEngine {
-    start(EngineSpec::new(name, models.iter().map(|id| EngineModel::new(id))))
+    start(MockSpec::new(name, models.iter().map(|id| EngineModel::new(id))))
 }
 
 /// A model with a context of `context_length` tokens.

@@ -4,7 +4,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use penstock::observe::metrics::metric_rows;
-use penstock_mock::{EngineModel, EngineSpec, MockEngine, Pace};
+use penstock_mock::{EngineModel, MockEngine, MockSpec, Pace};
 use serde_json::{Value, json};
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -182,7 +182,7 @@ pub fn name(index: usize) -> String {
 /// An engine that serves `m`, `m2` and `m3`.
 pub fn engine(name: &str, pace: Pace) -> MockEngine {
     let models = ["m", "m2", "m3"].map(EngineModel::new);
-    let spec = EngineSpec { pace, ..EngineSpec::new(name, models) };
+    let spec = MockSpec { pace, ..MockSpec::new(name, models) };
     block_on(MockEngine::start_local(spec)).unwrap()
 }
 

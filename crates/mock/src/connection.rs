@@ -14,17 +14,17 @@ use super::library::Library;
 use super::memory::Memory;
 use super::received::path_of;
 use super::records::{OpenRequest, Records};
-use super::responses::{self, Response, Whole};
-use super::script::Script;
-use super::spec::EngineSpec;
-use super::wire::{ReadError, Wire};
-use super::wire_head::{Head, is_probe_line};
+use super::responses::{self, Response, WholeResponse};
+use super::script::FaultScript;
+use super::spec::MockSpec;
+use super::wire::{ReadError, ClientSocket};
+use super::wire_head::{RequestHead, is_probe_line};
 
 /// The state of a mock engine that its connections share.
 #[derive(Debug)]
 pub(super) struct Shared {
-    pub(super) spec: EngineSpec,
-    pub(super) script: Script,
+    pub(super) spec: MockSpec,
+    pub(super) script: FaultScript,
     pub(super) records: Records,
     pub(super) memory: Option<Memory>,
     pub(super) library: Option<Library>,
@@ -47,7 +47,7 @@ impl Shared {
 pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, number: u64) {
     let _open = shared.records.connection_opened();
     let fault = shared.script.take_at_accept();
-    let mut wire = Wire::new(stream);
+    let mut wire = ClientSocket::new(stream);
     if let Some(fault) = fault {
         shared.records.count(|counters| counters.faults += 1);
         return if matches!(fault, Fault::ResetOnAccept) {
@@ -67,7 +67,7 @@ pub(super) async fn serve(shared: Arc<Shared>, stream: TcpStream, number: u64) {
     }
 }
 
-async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
+async fn exchange(shared: &Shared, wire: &mut ClientSocket, number: u64) -> Ending {
     let Some(first) = wire.peek().await else { return Ending::Drop };
     if !is_probe_line(&first) && shared.script.take_unread() {
         shared.records.count(|counters| counters.faults += 1);
@@ -126,24 +126,24 @@ async fn exchange(shared: &Shared, wire: &mut Wire, number: u64) -> Ending {
     }
 }
 
-fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
+fn response(shared: &Shared, head: &RequestHead, body: &[u8]) -> Response {
     let path = path_of(&head.target);
     let operation = Operation::from_path(path);
     // Health and metrics are open, as vLLM's are with `--api-key`.
     let needs_key = path.starts_with("/v1/") || path.starts_with("/api/");
     if needs_key && !has_key(shared, head) {
         let message = "Incorrect API key provided.";
-        return Response::Whole(responses::refusal(operation, 401, "invalid_api_key", message));
+        return Response::WholeResponse(responses::refusal(operation, 401, "invalid_api_key", message));
     }
     // Before every other page: a test may replace any of them, and the metrics most of all.
     if let Some(text) = shared.script.page(path) {
-        return Response::Whole(Whole::text(text));
+        return Response::WholeResponse(WholeResponse::text(text));
     }
     if shared.spec.reports_load && path == "/metrics" {
-        return Response::Whole(info::load_page(shared.records.counters().open_requests));
+        return Response::WholeResponse(info::load_page(shared.records.counters().open_requests));
     }
     if let Some(memory) = shared.memory.as_ref().filter(|_| path == "/api/ps") {
-        return Response::Whole(Whole::value(200, &memory.page()));
+        return Response::WholeResponse(WholeResponse::value(200, &memory.page()));
     }
     // Read for each request: a model that was pulled meanwhile is served from then on.
     let changed = shared.library.as_ref().map(|library| library.apply(&shared.spec));
@@ -154,7 +154,7 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
         return response;
     }
     if head.is_probe() {
-        return Response::Whole(info::page(spec, shared.script.health(), path, body));
+        return Response::WholeResponse(info::page(spec, shared.script.health(), path, body));
     }
     match operation {
         Some(operation) if head.method == "POST" => {
@@ -163,19 +163,19 @@ fn response(shared: &Shared, head: &Head, body: &[u8]) -> Response {
         }
         Some(_) => {
             let message = "Method Not Allowed";
-            Response::Whole(responses::refusal(operation, 405, "method_not_allowed", message))
+            Response::WholeResponse(responses::refusal(operation, 405, "method_not_allowed", message))
         }
-        None => Response::Whole(responses::refusal(None, 404, "not_found", "Not Found")),
+        None => Response::WholeResponse(responses::refusal(None, 404, "not_found", "Not Found")),
     }
 }
 
-fn has_key(shared: &Shared, head: &Head) -> bool {
+fn has_key(shared: &Shared, head: &RequestHead) -> bool {
     let Some(key) = &shared.spec.api_key else { return true };
     let bearer = head.header("authorization").and_then(|value| value.strip_prefix("Bearer "));
     bearer == Some(key) || head.header("x-api-key") == Some(key)
 }
 
-async fn refuse(shared: &Shared, wire: &mut Wire, error: ReadError) -> Ending {
+async fn refuse(shared: &Shared, wire: &mut ClientSocket, error: ReadError) -> Ending {
     match error {
         ReadError::Gone => Ending::Drop,
         ReadError::Malformed(why) => {
@@ -186,14 +186,14 @@ async fn refuse(shared: &Shared, wire: &mut Wire, error: ReadError) -> Ending {
     }
 }
 
-async fn refuse_early(wire: &mut Wire, request: OpenRequest<'_>, status: u16) -> Ending {
+async fn refuse_early(wire: &mut ClientSocket, request: OpenRequest<'_>, status: u16) -> Ending {
     let refusal = responses::refusal(None, status, "scripted", "refused before the body was read");
     let ending = send_and_close(wire, refusal).await;
     request.responded();
     ending
 }
 
-async fn send_and_close(wire: &mut Wire, refusal: Whole) -> Ending {
+async fn send_and_close(wire: &mut ClientSocket, refusal: WholeResponse) -> Ending {
     match wire.write(&refusal.to_closing_bytes()).await {
         // The client may still send the body that is refused: a reset could cost it the response.
         Ok(()) => Ending::CloseSlowly,

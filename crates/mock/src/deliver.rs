@@ -6,11 +6,11 @@ use std::time::Duration;
 use penstock_api::slices::before;
 
 use super::fault::{Cut, Fault};
-use super::plan::{Framing, Halt, HaltAt, Plan};
+use super::plan::{BodyFraming, Halt, HaltAt, Plan};
 use super::records::Records;
-use super::responses::{Event, Events, Response, Whole};
-use super::wire::{Gone, Wire};
-use super::wire_head::{Head, reason};
+use super::responses::{Events, Response, StreamEvent, WholeResponse};
+use super::wire::{ClientGone, ClientSocket};
+use super::wire_head::{RequestHead, reason};
 
 const SWITCHED: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
     Upgrade: raw\r\n\r\n\x00\x01raw bytes of another protocol\xff";
@@ -43,7 +43,7 @@ pub(super) enum Ending {
 
 #[derive(Debug)]
 pub(super) struct Delivery<'a> {
-    wire: &'a mut Wire,
+    wire: &'a mut ClientSocket,
     records: &'a Records,
     keeps_alive: bool,
     is_head: bool,
@@ -51,7 +51,11 @@ pub(super) struct Delivery<'a> {
 }
 
 impl<'a> Delivery<'a> {
-    pub(super) fn new(wire: &'a mut Wire, records: &'a Records, head: &Head) -> Self {
+    pub(super) fn new(
+        wire: &'a mut ClientSocket,
+        records: &'a Records,
+        head: &RequestHead,
+    ) -> Self {
         let is_head = head.method == "HEAD";
         Self { wire, records, keeps_alive: head.keeps_alive, is_head, events: 0 }
     }
@@ -65,7 +69,7 @@ impl<'a> Delivery<'a> {
         &mut self,
         response: Response,
         fault: Option<Fault>,
-    ) -> Result<Ending, Gone> {
+    ) -> Result<Ending, ClientGone> {
         let Some(fault) = fault else { return self.send(response, &Plan::default()).await };
         match &fault {
             Fault::CloseAfterRequest => Ok(Ending::Cut),
@@ -88,34 +92,41 @@ impl<'a> Delivery<'a> {
             Fault::Status { status, retry_after, body, headers } => {
                 let retry_after = retry_after.clone().map(|wait| ("Retry-After".to_owned(), wait));
                 let headers = headers.iter().cloned().chain(retry_after).collect();
-                let whole = Whole { headers, ..Whole::json(*status, body.clone().into_bytes()) };
+                let whole = WholeResponse {
+                    headers,
+                    ..WholeResponse::json(*status, body.clone().into_bytes())
+                };
                 self.send(Response::Whole(whole), &Plan::default()).await
             }
             _ => self.send(response, &Plan::of(&fault)).await,
         }
     }
 
-    async fn blurt(&mut self, bytes: &[u8]) -> Result<Ending, Gone> {
+    async fn blurt(&mut self, bytes: &[u8]) -> Result<Ending, ClientGone> {
         self.wire.write(bytes).await?;
         Ok(Ending::Cut)
     }
 
-    async fn send(&mut self, response: Response, plan: &Plan) -> Result<Ending, Gone> {
+    async fn send(&mut self, response: Response, plan: &Plan) -> Result<Ending, ClientGone> {
         match response {
             Response::Whole(whole) => self.send_whole(whole, plan).await,
             Response::Events(events) => self.send_events(events, plan).await,
         }
     }
 
-    async fn send_whole(&mut self, whole: Whole, plan: &Plan) -> Result<Ending, Gone> {
+    async fn send_whole(
+        &mut self,
+        whole: WholeResponse,
+        plan: &Plan,
+    ) -> Result<Ending, ClientGone> {
         self.wire.pause(whole.wait).await?;
         let length = u64::try_from(whole.body.len()).unwrap_or(u64::MAX);
         let framing = match plan.framing {
-            Framing::Natural => format!("Content-Length: {length}\r\n"),
-            Framing::Short => format!("Content-Length: {}\r\n", length + 16),
-            Framing::Chunked => CHUNKED.to_owned(),
-            Framing::Both => format!("Content-Length: {length}\r\n{CHUNKED}"),
-            Framing::Delimited => String::new(),
+            BodyFraming::Natural => format!("Content-Length: {length}\r\n"),
+            BodyFraming::Short => format!("Content-Length: {}\r\n", length + 16),
+            BodyFraming::Chunked => CHUNKED.to_owned(),
+            BodyFraming::Both => format!("Content-Length: {length}\r\n{CHUNKED}"),
+            BodyFraming::Delimited => String::new(),
         };
         let mut bytes = self.head(plan, whole.status, whole.content_type, &framing);
         append_headers(&mut bytes, &whole.headers);
@@ -146,19 +157,20 @@ impl<'a> Delivery<'a> {
         }
     }
 
-    async fn send_events(&mut self, events: Events, plan: &Plan) -> Result<Ending, Gone> {
+    async fn send_events(&mut self, events: Events, plan: &Plan) -> Result<Ending, ClientGone> {
         let framing = match plan.framing {
-            Framing::Natural | Framing::Chunked => CHUNKED.to_owned(),
-            Framing::Short => format!("Content-Length: {NEVER_REACHED}\r\n"),
-            Framing::Both => format!("Content-Length: 5\r\n{CHUNKED}"),
-            Framing::Delimited => String::new(),
+            BodyFraming::Natural | BodyFraming::Chunked => CHUNKED.to_owned(),
+            BodyFraming::Short => format!("Content-Length: {NEVER_REACHED}\r\n"),
+            BodyFraming::Both => format!("Content-Length: 5\r\n{CHUNKED}"),
+            BodyFraming::Delimited => String::new(),
         };
         // Event streams use chunks unless the fault demands another framing.
         let chunks = match plan.framing {
-            Framing::Natural => Framing::Chunked,
-            given @ (Framing::Short | Framing::Chunked | Framing::Both | Framing::Delimited) => {
-                given
-            }
+            BodyFraming::Natural => BodyFraming::Chunked,
+            given @ (BodyFraming::Short
+            | BodyFraming::Chunked
+            | BodyFraming::Both
+            | BodyFraming::Delimited) => given,
         };
         let mut head = self.head(plan, 200, events.content_type, &framing);
         head.extend_from_slice(b"Cache-Control: no-cache\r\n\r\n");
@@ -195,9 +207,9 @@ impl<'a> Delivery<'a> {
     /// write, so a client that leaves on `[DONE]` has not left early.
     fn end_behind(
         &self,
-        rest: &mut Peekable<impl Iterator<Item = Event>>,
+        rest: &mut Peekable<impl Iterator<Item = StreamEvent>>,
         plan: &Plan,
-        chunks: Framing,
+        chunks: BodyFraming,
     ) -> Vec<u8> {
         if rest.peek().is_some() || plan.halts_at(self.events + 1, None) {
             return Vec::new();
@@ -207,7 +219,12 @@ impl<'a> Delivery<'a> {
         end
     }
 
-    async fn send_event(&mut self, event: Event, chunks: Framing, end: &[u8]) -> Result<(), Gone> {
+    async fn send_event(
+        &mut self,
+        event: StreamEvent,
+        chunks: BodyFraming,
+        end: &[u8],
+    ) -> Result<(), ClientGone> {
         self.wire.pause(event.wait).await?;
         let mut bytes = framed(chunks, &event.bytes);
         bytes.extend_from_slice(end);
@@ -217,7 +234,7 @@ impl<'a> Delivery<'a> {
         Ok(())
     }
 
-    async fn cut(&mut self, cut: Cut) -> Result<Ending, Gone> {
+    async fn cut(&mut self, cut: Cut) -> Result<Ending, ClientGone> {
         match cut {
             Cut::Fin | Cut::ShortLength => Ok(Ending::Cut),
             Cut::Reset => Ok(Ending::Reset),
@@ -226,9 +243,9 @@ impl<'a> Delivery<'a> {
     }
 
     fn ending(&self, plan: &Plan) -> Ending {
-        let closes = plan.closes || plan.framing == Framing::Delimited || !self.keeps_alive;
+        let closes = plan.closes || plan.framing == BodyFraming::Delimited || !self.keeps_alive;
         // The bytes that were announced never come, so that the client sees the close as a loss.
-        if plan.framing == Framing::Short {
+        if plan.framing == BodyFraming::Short {
             Ending::Cut
         } else if closes {
             Ending::Close
@@ -248,7 +265,7 @@ impl<'a> Delivery<'a> {
             "HTTP/1.1 {status} {reason}\r\nServer: mock-engine\r\nContent-Type: {content_type}\r\n{framing}"
         );
         bytes.extend_from_slice(head.as_bytes());
-        if !self.keeps_alive || plan.framing == Framing::Delimited {
+        if !self.keeps_alive || plan.framing == BodyFraming::Delimited {
             bytes.extend_from_slice(b"Connection: close\r\n");
         }
         append_headers(&mut bytes, &plan.padding);
@@ -264,10 +281,10 @@ fn append_headers(bytes: &mut Vec<u8>, headers: &[(String, String)]) {
     }
 }
 
-fn framed(framing: Framing, bytes: &[u8]) -> Vec<u8> {
+fn framed(framing: BodyFraming, bytes: &[u8]) -> Vec<u8> {
     match framing {
-        Framing::Natural | Framing::Short | Framing::Delimited => bytes.to_vec(),
-        Framing::Chunked | Framing::Both => {
+        BodyFraming::Natural | BodyFraming::Short | BodyFraming::Delimited => bytes.to_vec(),
+        BodyFraming::Chunked | BodyFraming::Both => {
             let mut chunk = format!("{:x}\r\n", bytes.len()).into_bytes();
             chunk.extend_from_slice(bytes);
             chunk.extend_from_slice(b"\r\n");

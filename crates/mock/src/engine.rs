@@ -12,10 +12,10 @@ use super::connection::Shared;
 use super::fault::Fault;
 use super::library::Library;
 use super::memory::Memory;
-use super::received::{Cancelled, Counters, Malformed, Received};
+use super::received::{Cancelled, Malformed, Received, TrafficCounters};
 use super::records::Records;
-use super::script::Script;
-use super::spec::EngineSpec;
+use super::script::FaultScript;
+use super::spec::MockSpec;
 
 // A burst of connections must not find it full: that would look like a slow engine.
 const BACKLOG: u32 = 1024;
@@ -43,11 +43,11 @@ impl MockEngine {
     ///
     /// # Errors
     /// When the address cannot be bound.
-    pub async fn start(spec: EngineSpec, addr: SocketAddr) -> io::Result<Self> {
+    pub async fn start(spec: MockSpec, addr: SocketAddr) -> io::Result<Self> {
         let listener = bind(addr)?.listen(BACKLOG)?;
         let addr = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            script: Script::new(),
+            script: FaultScript::new(),
             records: Records::new(spec.keep_bodies),
             memory: spec.memory.map(Memory::new),
             library: Library::of(&spec),
@@ -62,7 +62,7 @@ impl MockEngine {
     ///
     /// # Errors
     /// When no port can be bound.
-    pub async fn start_local(spec: EngineSpec) -> io::Result<Self> {
+    pub async fn start_local(spec: MockSpec) -> io::Result<Self> {
         Self::start(spec, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
@@ -77,7 +77,7 @@ impl MockEngine {
     }
 
     /// Returns the specification of the engine that it imitates.
-    pub fn spec(&self) -> &EngineSpec {
+    pub fn spec(&self) -> &MockSpec {
         &self.shared.spec
     }
 
@@ -102,7 +102,7 @@ impl MockEngine {
     }
 
     /// Returns the counters since the start or the last [`Self::clear`].
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> TrafficCounters {
         self.shared.records.counters()
     }
 
@@ -126,7 +126,10 @@ impl MockEngine {
     ///
     /// # Errors
     /// `TimedOut`, with the current counters, after ten seconds.
-    pub async fn wait_for(&self, predicate: impl FnMut(&Counters) -> bool) -> io::Result<Counters> {
+    pub async fn wait_for(
+        &self,
+        predicate: impl FnMut(&TrafficCounters) -> bool,
+    ) -> io::Result<TrafficCounters> {
         self.shared.records.wait_for(predicate).await
     }
 

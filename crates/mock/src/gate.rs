@@ -7,10 +7,10 @@ use tokio::sync::watch;
 
 /// Holds requests until it is opened. Clones share the same gate.
 #[derive(Debug, Clone)]
-pub struct Gate(Arc<watch::Sender<State>>);
+pub struct Gate(Arc<watch::Sender<GateState>>);
 
 #[derive(Debug, Clone, Copy, Default)]
-struct State {
+struct GateState {
     is_open: bool,
     arrived: usize,
 }
@@ -41,7 +41,7 @@ impl Gate {
         self.wait(|state| state.is_open).await;
     }
 
-    async fn wait(&self, condition: impl Fn(&State) -> bool) {
+    async fn wait(&self, condition: impl Fn(&GateState) -> bool) {
         let mut watched = self.0.subscribe();
         // `self` holds the sender, so waiting cannot fail.
         let outcome = watched.wait_for(condition).await.map(|_state| ());

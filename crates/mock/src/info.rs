@@ -4,11 +4,11 @@
 use penstock_api::{Capabilities, Operation};
 use serde_json::{Value, json};
 
-use super::responses::{CREATED, Whole, refusal};
-use super::spec::{EngineModel, EngineSpec, Flavour};
+use super::responses::{CREATED, WholeResponse, refusal};
+use super::spec::{EngineModel, Flavour, MockSpec};
 
 /// Responds to a request for information. An unhealthy engine responds to all with its status.
-pub(super) fn page(spec: &EngineSpec, health: u16, path: &str, body: &[u8]) -> Whole {
+pub(super) fn page(spec: &MockSpec, health: u16, path: &str, body: &[u8]) -> WholeResponse {
     // An engine that is not healthy shows no page: discovery must cope with that, too.
     if health != 200 {
         return refusal(None, health, "unhealthy", "scripted");
@@ -32,21 +32,21 @@ pub(super) fn page(spec: &EngineSpec, health: u16, path: &str, body: &[u8]) -> W
 
 /// Returns the page of vLLM's metrics about load. Every request runs at once and none has a cache,
 /// so none waits and none of the cache is used.
-pub(super) fn load_page(running: usize) -> Whole {
+pub(super) fn load_page(running: usize) -> WholeResponse {
     let gauges = [
         ("vllm:num_requests_running", running),
         ("vllm:num_requests_waiting", 0),
         ("vllm:kv_cache_usage_perc", 0),
     ];
     let gauges = gauges.map(|(name, value)| format!("# TYPE {name} gauge\n{name} {value}\n"));
-    Whole::text(gauges.concat())
+    WholeResponse::text(gauges.concat())
 }
 
-fn ok(value: &Value) -> Whole {
-    Whole::value(200, value)
+fn ok(value: &Value) -> WholeResponse {
+    WholeResponse::value(200, value)
 }
 
-fn model_list(spec: &EngineSpec) -> Whole {
+fn model_list(spec: &MockSpec) -> WholeResponse {
     let data: Vec<Value> = spec.models.iter().map(|model| entry(spec, model)).collect();
     let mut list = json!({"object": "list", "data": data});
     // llama.cpp lists its models twice, the second time in Ollama's form.
@@ -59,14 +59,14 @@ fn model_list(spec: &EngineSpec) -> Whole {
     ok(&list)
 }
 
-fn one_model(spec: &EngineSpec, id: &str) -> Whole {
+fn one_model(spec: &MockSpec, id: &str) -> WholeResponse {
     match spec.model(id) {
         Some(model) => ok(&entry(spec, model)),
         None => refusal(None, 404, "model_not_found", "the model does not exist"),
     }
 }
 
-fn entry(spec: &EngineSpec, model: &EngineModel) -> Value {
+fn entry(spec: &MockSpec, model: &EngineModel) -> Value {
     let EngineModel { id, context_length, .. } = model;
     match spec.flavour {
         Flavour::Vllm => json!({
@@ -102,10 +102,10 @@ fn entry(spec: &EngineSpec, model: &EngineModel) -> Value {
     }
 }
 
-fn vllm_page(path: &str) -> Option<Whole> {
+fn vllm_page(path: &str) -> Option<WholeResponse> {
     match path {
         // A healthy engine returns an empty 200.
-        "/health" => Some(Whole::json(200, Vec::new())),
+        "/health" => Some(WholeResponse::json(200, Vec::new())),
         "/version" => Some(ok(&json!({"version": "0.11.0"}))),
         _ => None,
     }
@@ -117,7 +117,7 @@ fn llama_cpp_entry(model: &EngineModel) -> Value {
     json!({"name": model.id, "model": model.id, "type": "model", "capabilities": capabilities})
 }
 
-fn llama_cpp_page(spec: &EngineSpec, path: &str) -> Option<Whole> {
+fn llama_cpp_page(spec: &MockSpec, path: &str) -> Option<WholeResponse> {
     let first = spec.models.first()?;
     let sees = first.capabilities.contains(Capabilities::VISION);
     let calls = first.capabilities.contains(Capabilities::TOOLS);
@@ -137,11 +137,14 @@ fn llama_cpp_page(spec: &EngineSpec, path: &str) -> Option<Whole> {
     }
 }
 
-fn ollama_page(spec: &EngineSpec, path: &str, body: &[u8]) -> Option<Whole> {
+fn ollama_page(spec: &MockSpec, path: &str, body: &[u8]) -> Option<WholeResponse> {
     match path {
         "/" => {
             let body = b"Ollama is running".to_vec();
-            Some(Whole { content_type: "text/plain; charset=utf-8", ..Whole::json(200, body) })
+            Some(WholeResponse {
+                content_type: "text/plain; charset=utf-8",
+                ..WholeResponse::json(200, body)
+            })
         }
         "/api/version" => Some(ok(&json!({"version": "0.13.0"}))),
         "/api/tags" => {
@@ -153,7 +156,7 @@ fn ollama_page(spec: &EngineSpec, path: &str, body: &[u8]) -> Option<Whole> {
             let id = request.get("model").or_else(|| request.get("name")).and_then(Value::as_str);
             let id = id.unwrap_or("");
             Some(spec.model(id).map_or_else(
-                || Whole::value(404, &json!({"error": format!("model '{id}' not found")})),
+                || WholeResponse::value(404, &json!({"error": format!("model '{id}' not found")})),
                 |model| ok(&ollama_show(model)),
             ))
         }

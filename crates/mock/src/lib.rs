@@ -23,8 +23,8 @@ pub use engine::MockEngine;
 pub use examples::{EXAMPLES, Example};
 pub use fault::{Cut, Fault};
 pub use gate::Gate;
-pub use received::{Cancelled, Counters, Malformed, Received};
-pub use spec::{EngineModel, EngineSpec, Flavour, Pace, fleet, replicated_fleet, traffic_fleet};
+pub use received::{Cancelled, Malformed, Received, TrafficCounters};
+pub use spec::{EngineModel, Flavour, MockSpec, Pace, fleet, replicated_fleet, traffic_fleet};
 
 #[cfg(test)]
 mod tests;

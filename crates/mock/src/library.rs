@@ -8,15 +8,15 @@ use penstock_api::{ModelCommand, OllamaRoute, hex};
 use ring::digest::{SHA256, digest};
 use serde_json::{Value, json};
 
-use super::responses::{Event, Events, Response, Whole};
-use super::spec::{EngineModel, EngineSpec, Flavour};
+use super::responses::{Events, Response, StreamEvent, WholeResponse};
+use super::spec::{EngineModel, Flavour, MockSpec};
 
 /// The models and files of one engine.
 #[derive(Debug, Clone)]
-pub(super) struct Library(Arc<Mutex<Content>>);
+pub(super) struct Library(Arc<Mutex<LibraryContent>>);
 
 #[derive(Debug)]
-struct Content {
+struct LibraryContent {
     models: Vec<EngineModel>,
     /// The digests of uploaded files.
     blobs: BTreeSet<String>,
@@ -24,20 +24,20 @@ struct Content {
 
 impl Library {
     /// Creates the library of an Ollama; other engines have none.
-    pub(super) fn of(spec: &EngineSpec) -> Option<Self> {
-        let content = Content { models: spec.models.clone(), blobs: BTreeSet::new() };
+    pub(super) fn of(spec: &MockSpec) -> Option<Self> {
+        let content = LibraryContent { models: spec.models.clone(), blobs: BTreeSet::new() };
         (spec.flavour == Flavour::Ollama).then(|| Self(Arc::new(Mutex::new(content))))
     }
 
     /// Returns the engine with its current models.
-    pub(super) fn apply(&self, spec: &EngineSpec) -> EngineSpec {
-        EngineSpec { models: self.content().models.clone(), ..spec.clone() }
+    pub(super) fn apply(&self, spec: &MockSpec) -> MockSpec {
+        MockSpec { models: self.content().models.clone(), ..spec.clone() }
     }
 
     /// Returns the response to a request about the library; `None` for any other request.
     pub(super) fn response(
         &self,
-        spec: &EngineSpec,
+        spec: &MockSpec,
         method: &str,
         path: &str,
         body: &[u8],
@@ -70,18 +70,18 @@ impl Library {
             ModelCommand::Copy if self.has(text("source")) => {
                 // Ollama's own copies and deletions have an empty 200.
                 self.add(&EngineModel::new(text("destination")));
-                Response::Whole(Whole::json(200, Vec::new()))
+                Response::Whole(WholeResponse::json(200, Vec::new()))
             }
             ModelCommand::Delete if self.has(model) => {
                 self.content().models.retain(|one| one.id != model);
-                Response::Whole(Whole::json(200, Vec::new()))
+                Response::Whole(WholeResponse::json(200, Vec::new()))
             }
             ModelCommand::Copy => not_found(text("source")),
             ModelCommand::Delete => not_found(model),
         })
     }
 
-    fn content(&self) -> MutexGuard<'_, Content> {
+    fn content(&self) -> MutexGuard<'_, LibraryContent> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -106,7 +106,7 @@ impl Library {
     fn blob(&self, method: &str, name: &str, body: &[u8]) -> Response {
         if method == "HEAD" {
             let status = if self.content().blobs.contains(name) { 200 } else { 404 };
-            return Response::Whole(Whole::json(status, Vec::new()));
+            return Response::Whole(WholeResponse::json(status, Vec::new()));
         }
         let mut digits = [0; 64];
         hex::write(digest(&SHA256, body).as_ref(), &mut digits);
@@ -116,12 +116,12 @@ impl Library {
             return error(400, "digest mismatch, file must be downloaded again");
         }
         self.content().blobs.insert(name.to_owned());
-        Response::Whole(Whole::json(201, Vec::new()))
+        Response::Whole(WholeResponse::json(201, Vec::new()))
     }
 }
 
 fn error(status: u16, text: &str) -> Response {
-    Response::Whole(Whole::value(status, &json!({ "error": text })))
+    Response::Whole(WholeResponse::value(status, &json!({ "error": text })))
 }
 
 fn not_found(model: &str) -> Response {
@@ -154,7 +154,7 @@ fn lines(
         // Without a stream the status can still say that it failed.
         let last = failure.map(|error| (500, error));
         let (status, page) = last.unwrap_or((200, json!({"status": "success"})));
-        return Response::Whole(Whole::value(status, &page));
+        return Response::Whole(WholeResponse::value(status, &page));
     }
     if failure.is_none() {
         progress.push(json!({"status": "success"}));
@@ -167,7 +167,7 @@ fn lines(
         {
             done();
         }
-        Event { wait: pause, bytes: format!("{line}\n").into_bytes(), is_token: false }
+        StreamEvent { wait: pause, bytes: format!("{line}\n").into_bytes(), is_token: false }
     });
     Response::Events(Events {
         list: Box::new(list),

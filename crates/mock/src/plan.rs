@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use super::fault::{Cut, Fault};
-use super::responses::Event;
+use super::responses::StreamEvent;
 
 /// The delivery of a response. The default has no fault.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) early_hints: u32,
     pub(super) padding: Vec<(String, String)>,
-    pub(super) framing: Framing,
+    pub(super) framing: BodyFraming,
     pub(super) halt: Option<(HaltAt, Halt)>,
     pub(super) is_queued: bool,
     pub(super) closes: bool,
@@ -19,7 +19,7 @@ pub(super) struct Plan {
 
 /// The framing of the body's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Framing {
+pub(super) enum BodyFraming {
     /// `Content-Length` for whole responses, chunks for streams.
     #[default]
     Natural,
@@ -67,12 +67,12 @@ impl Plan {
             Fault::ErrorEventMidStream { after_events } => {
                 halt(HaltAt::Events(*after_events), Halt::Error)
             }
-            Fault::TwoLengths => Self { framing: Framing::Both, ..Self::default() },
+            Fault::TwoLengths => Self { framing: BodyFraming::Both, ..Self::default() },
             Fault::QueuedSecondResponse => Self { is_queued: true, ..Self::default() },
             Fault::Informational { count } => Self { early_hints: *count, ..Self::default() },
             Fault::BigHead { bytes } => Self { padding: padding(*bytes), ..Self::default() },
             Fault::CloseAfterResponse => Self { closes: true, ..Self::default() },
-            Fault::CloseDelimited => Self { framing: Framing::Delimited, ..Self::default() },
+            Fault::CloseDelimited => Self { framing: BodyFraming::Delimited, ..Self::default() },
             // These faults act before a response is delivered.
             Fault::CloseOnAccept
             | Fault::ResetOnAccept
@@ -93,16 +93,16 @@ impl Plan {
 
     fn cut(after_events: u32, how: Cut) -> Self {
         let framing = match how {
-            Cut::Fin | Cut::Reset => Framing::Natural,
-            Cut::BadChunk => Framing::Chunked,
-            Cut::ShortLength => Framing::Short,
+            Cut::Fin | Cut::Reset => BodyFraming::Natural,
+            Cut::BadChunk => BodyFraming::Chunked,
+            Cut::ShortLength => BodyFraming::Short,
         };
         let halt = Some((HaltAt::Events(after_events), Halt::Cut(how)));
         Self { framing, halt, ..Self::default() }
     }
 
     /// Returns whether a stream halts after `events` events with `next` to come.
-    pub(super) fn halts_at(&self, events: u32, next: Option<&Event>) -> bool {
+    pub(super) fn halts_at(&self, events: u32, next: Option<&StreamEvent>) -> bool {
         match self.halt {
             Some((HaltAt::Head, _)) => true,
             Some((HaltAt::Events(after), _)) => after == events,
@@ -113,7 +113,7 @@ impl Plan {
     }
 }
 
-impl Framing {
+impl BodyFraming {
     /// Returns the bytes that end a body.
     pub(super) fn end(self) -> &'static [u8] {
         match self {

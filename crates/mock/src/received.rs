@@ -73,7 +73,7 @@ pub struct Malformed {
 /// The counters of an engine. Probes are information requests (GET, HEAD and `/api/show`), counted
 /// under `probes` only.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct TrafficCounters {
     /// The number of accepted connections.
     pub connections: usize,
     /// The number of connections open now.

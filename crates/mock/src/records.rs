@@ -11,8 +11,8 @@ use penstock_api::units::Timestamp;
 use tokio::sync::watch;
 
 use super::fault::Fault;
-use super::received::{Cancelled, Counters, Malformed, Received};
-use super::wire_head::Head;
+use super::received::{Cancelled, Malformed, Received, TrafficCounters};
+use super::wire_head::RequestHead;
 
 /// The number of requests kept, so that a long-lived engine does not grow.
 const REMEMBERED: usize = 256;
@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The memory of one engine.
 #[derive(Debug)]
 pub(super) struct Records {
-    counters: watch::Sender<Counters>,
+    counters: watch::Sender<TrafficCounters>,
     seen: Mutex<Seen>,
     keep_bodies: bool,
 }
@@ -42,7 +42,7 @@ impl Records {
         Self { counters: watch::Sender::default(), seen: Mutex::default(), keep_bodies }
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> TrafficCounters {
         *self.counters.borrow()
     }
 
@@ -67,18 +67,18 @@ impl Records {
         // Numbers go on: a request from before must not be found under the number of a new one.
         *seen = Seen { next: seen.next, ..Seen::default() };
         self.count(|counters| {
-            *counters = Counters {
+            *counters = TrafficCounters {
                 open_connections: counters.open_connections,
                 open_requests: counters.open_requests,
-                ..Counters::default()
+                ..TrafficCounters::default()
             };
         });
     }
 
     pub(super) async fn wait_for(
         &self,
-        mut predicate: impl FnMut(&Counters) -> bool,
-    ) -> io::Result<Counters> {
+        mut predicate: impl FnMut(&TrafficCounters) -> bool,
+    ) -> io::Result<TrafficCounters> {
         let mut watched = self.counters.subscribe();
         let waiting = watched.wait_for(|counters| predicate(counters));
         match tokio::time::timeout(PATIENCE, waiting).await {
@@ -90,7 +90,7 @@ impl Records {
         }
     }
 
-    pub(super) fn count(&self, change: impl FnOnce(&mut Counters)) {
+    pub(super) fn count(&self, change: impl FnOnce(&mut TrafficCounters)) {
         self.counters.send_modify(change);
     }
 
@@ -109,7 +109,7 @@ impl Records {
 
     pub(super) fn request_arrived(
         &self,
-        head: &Head,
+        head: &RequestHead,
         connection: u64,
         is_probe: bool,
         fault: Option<Fault>,
@@ -178,7 +178,7 @@ pub(super) struct OpenRequest<'a> {
     target: String,
     // The counter of the request's outcome changes together with the open count, so a waiting test
     // sees both or neither.
-    ending: fn(&mut Counters),
+    ending: fn(&mut TrafficCounters),
 }
 
 impl OpenRequest<'_> {
@@ -215,7 +215,7 @@ impl OpenRequest<'_> {
         self.end(|counters| counters.cancelled += 1);
     }
 
-    fn end(mut self, ending: fn(&mut Counters)) {
+    fn end(mut self, ending: fn(&mut TrafficCounters)) {
         self.ending = ending;
     }
 }

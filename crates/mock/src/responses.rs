@@ -18,10 +18,10 @@ use std::time::Duration;
 use penstock_api::{ErrorForm, EventForm, Operation, StreamFraming};
 use serde_json::{Value, json};
 
-use super::spec::EngineSpec;
+use super::spec::MockSpec;
 use super::wire_head::reason;
-use reply::Reply;
-use request::Request;
+use reply::ReplyContent;
+use request::ParsedRequest;
 
 /// The creation time in every response: the first second of 2026.
 pub(super) const CREATED: u64 = 1_767_225_600;
@@ -29,13 +29,13 @@ pub(super) const CREATED: u64 = 1_767_225_600;
 /// A response that has not been sent yet.
 #[derive(Debug)]
 pub(super) enum Response {
-    Whole(Whole),
+    Whole(WholeResponse),
     Events(Events),
 }
 
 /// A response of known length.
 #[derive(Debug)]
-pub(super) struct Whole {
+pub(super) struct WholeResponse {
     pub(super) status: u16,
     pub(super) content_type: &'static str,
     pub(super) headers: Vec<(String, String)>,
@@ -46,7 +46,7 @@ pub(super) struct Whole {
 
 /// A response made of events, drawn one by one so that a long one needs no memory.
 pub(super) struct Events {
-    pub(super) list: Box<dyn Iterator<Item = Event> + Send>,
+    pub(super) list: Box<dyn Iterator<Item = StreamEvent> + Send>,
     pub(super) content_type: &'static str,
     /// The keep-alive event of the dialect.
     pub(super) ping: Vec<u8>,
@@ -55,7 +55,7 @@ pub(super) struct Events {
 }
 
 #[derive(Debug)]
-pub(super) struct Event {
+pub(super) struct StreamEvent {
     /// The time that the engine works on it.
     pub(super) wait: Duration,
     pub(super) bytes: Vec<u8>,
@@ -68,7 +68,7 @@ impl fmt::Debug for Events {
     }
 }
 
-impl Whole {
+impl WholeResponse {
     pub(super) fn json(status: u16, body: Vec<u8>) -> Self {
         let content_type = "application/json";
         Self { status, content_type, headers: Vec::new(), body, wait: Duration::ZERO }
@@ -98,7 +98,7 @@ impl Whole {
 }
 
 impl Events {
-    fn new(operation: Operation, list: impl Iterator<Item = Event> + Send + 'static) -> Self {
+    fn new(operation: Operation, list: impl Iterator<Item = StreamEvent> + Send + 'static) -> Self {
         let error = error_value(Some(operation), 500, "engine_failed", "The engine failed.");
         let events = "text/event-stream";
         let dialect = operation.row().dialect.row();
@@ -118,7 +118,7 @@ impl Events {
     }
 }
 
-impl Event {
+impl StreamEvent {
     fn at_once(bytes: Vec<u8>) -> Self {
         Self { wait: Duration::ZERO, bytes, is_token: false }
     }
@@ -130,12 +130,12 @@ impl Event {
 
 /// Responds to a request for work.
 pub(super) fn response(
-    spec: &EngineSpec,
+    spec: &MockSpec,
     operation: Operation,
     content_type: &str,
     body: &[u8],
 ) -> Response {
-    let request = match Request::read(spec, operation, content_type, body) {
+    let request = match ParsedRequest::read(spec, operation, content_type, body) {
         Ok(request) => request,
         Err(refusal) => return Response::Whole(refusal),
     };
@@ -144,18 +144,18 @@ pub(super) fn response(
     let streams = streams.unwrap_or(operation.row().streams_by_default);
     // Ollama takes a request without a prompt as one to load or unload, streamed or not.
     if let Some(change) = ollama::residency(&request, operation) {
-        return Response::Whole(Whole { wait, ..Whole::value(200, &change) });
+        return Response::Whole(WholeResponse { wait, ..WholeResponse::value(200, &change) });
     }
     let Generated { whole, events } = match writer(operation) {
         Writer::Generated(writers) => writers,
-        Writer::Whole(write) => return Response::Whole(Whole { wait, ..write(&request) }),
+        Writer::Whole(write) => return Response::Whole(WholeResponse { wait, ..write(&request) }),
     };
-    let reply = Reply::to(&request);
+    let reply = ReplyContent::to(&request);
     if streams {
         return Response::Events(events(reply));
     }
     let wait = reply.pace.whole(reply.count());
-    Response::Whole(Whole { wait, ..Whole::value(200, &whole(&reply)) })
+    Response::Whole(WholeResponse { wait, ..WholeResponse::value(200, &whole(&reply)) })
 }
 
 /// The writer of an operation's response.
@@ -167,13 +167,13 @@ enum Writer {
     Whole(WriteWhole),
 }
 
-type WriteWhole = fn(&Request<'_>) -> Whole;
+type WriteWhole = fn(&ParsedRequest<'_>) -> WholeResponse;
 
 /// The writers of generated text.
 #[derive(Clone, Copy)]
 struct Generated {
-    whole: fn(&Reply) -> Value,
-    events: fn(Reply) -> Events,
+    whole: fn(&ReplyContent) -> Value,
+    events: fn(ReplyContent) -> Events,
 }
 
 /// The writers of operations that generate no text.
@@ -230,8 +230,8 @@ pub(super) fn refusal(
     status: u16,
     code: &str,
     message: &str,
-) -> Whole {
-    Whole::value(status, &error_value(operation, status, code, message))
+) -> WholeResponse {
+    WholeResponse::value(status, &error_value(operation, status, code, message))
 }
 
 fn error_value(operation: Option<Operation>, status: u16, code: &str, message: &str) -> Value {

@@ -7,7 +7,7 @@ use super::Fault;
 
 /// The pending faults of one engine.
 #[derive(Debug)]
-pub(super) struct Script(Mutex<FaultPlan>);
+pub(super) struct FaultScript(Mutex<FaultPlan>);
 
 #[derive(Debug)]
 struct FaultPlan {
@@ -21,7 +21,7 @@ struct FaultPlan {
     pages: BTreeMap<String, String>,
 }
 
-impl Script {
+impl FaultScript {
     pub(super) fn new() -> Self {
         Self(Mutex::new(FaultPlan {
             accepts: VecDeque::new(),

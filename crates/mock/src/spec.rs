@@ -6,7 +6,7 @@ use penstock_api::{Capabilities, is_same_model};
 
 /// The specification of one mock engine.
 #[derive(Debug, Clone)]
-pub struct EngineSpec {
+pub struct MockSpec {
     /// Its name, which is part of every generated text.
     pub name: String,
     /// The models it serves; any other is a 404.
@@ -61,7 +61,7 @@ pub enum Flavour {
     Plain,
 }
 
-impl EngineSpec {
+impl MockSpec {
     /// Creates a plain engine without a key that responds at once and keeps bodies.
     pub fn new(name: &str, models: impl IntoIterator<Item = EngineModel>) -> Self {
         Self {
@@ -111,9 +111,9 @@ impl Pace {
 
 /// Returns engines of three kinds: a small text model, one with vision, one with tools and JSON
 /// mode.
-pub fn fleet() -> [EngineSpec; 3] {
+pub fn fleet() -> [MockSpec; 3] {
     let engine =
-        |name: &str, flavour, model: EngineModel, [first_token, per_token]: [u64; 2]| EngineSpec {
+        |name: &str, flavour, model: EngineModel, [first_token, per_token]: [u64; 2]| MockSpec {
             flavour,
             pace: Pace {
                 first_token: Duration::from_millis(first_token),
@@ -121,7 +121,7 @@ pub fn fleet() -> [EngineSpec; 3] {
                 tokens: 40,
             },
             keep_bodies: false,
-            ..EngineSpec::new(name, [model])
+            ..MockSpec::new(name, [model])
         };
     let model = |id: &str, context_length, capabilities| EngineModel {
         id: id.to_owned(),
@@ -142,15 +142,15 @@ pub fn fleet() -> [EngineSpec; 3] {
 }
 
 /// Returns the engines of `penstock demo`: those of [`fleet`], and a replica of the text model.
-pub fn replicated_fleet() -> Vec<EngineSpec> {
+pub fn replicated_fleet() -> Vec<MockSpec> {
     let [text, vision, tools] = fleet();
-    let replica = EngineSpec { name: "text-2".to_owned(), ..text.clone() };
+    let replica = MockSpec { name: "text-2".to_owned(), ..text.clone() };
     vec![text, replica, vision, tools]
 }
 
 /// Returns the engines of `penstock demo --traffic`: the same, and further models on the Ollama,
 /// two of which fit into its memory.
-pub fn traffic_fleet() -> Vec<EngineSpec> {
+pub fn traffic_fleet() -> Vec<MockSpec> {
     let mut engines = replicated_fleet();
     let further = ["llama3.2:3b", "nomic-embed-text"].map(|id| EngineModel {
         capabilities: Capabilities::NONE,

@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{EngineModel, EngineSpec, MockEngine, Pace};
+use super::{EngineModel, MockEngine, MockSpec, Pace};
 use client::{Client, Response};
 
 /// Starts an engine `a` that serves `m` at once.
 async fn engine() -> MockEngine {
-    MockEngine::start_local(EngineSpec::new("a", [EngineModel::new("m")])).await.unwrap()
+    MockEngine::start_local(MockSpec::new("a", [EngineModel::new("m")])).await.unwrap()
 }
 
 /// Starts an engine that takes an hour for everything.
 async fn slow_engine() -> MockEngine {
     let hour = Duration::from_secs(3600);
     let pace = Pace { first_token: hour, per_token: hour, tokens: 8 };
-    let spec = EngineSpec { pace, ..EngineSpec::new("a", [EngineModel::new("m")]) };
+    let spec = MockSpec { pace, ..MockSpec::new("a", [EngineModel::new("m")]) };
     MockEngine::start_local(spec).await.unwrap()
 }
 

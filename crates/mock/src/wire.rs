@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::ReadHalf;
 
-use super::wire_head::{BodyLength, Head, head_end};
+use super::wire_head::{RequestFraming, RequestHead, head_end};
 
 const MAX_BODY: ByteSize = ByteSize::mib(64);
 const MAX_CHUNK_LINE: usize = 64;
@@ -26,7 +26,7 @@ const LINGER: Duration = Duration::from_secs(1);
 
 /// The client has closed its side or reset the connection.
 #[derive(Debug)]
-pub(super) struct Gone;
+pub(super) struct ClientGone;
 
 /// The reason why a request could not be read.
 #[derive(Debug)]
@@ -39,12 +39,12 @@ pub(super) enum ReadError {
 
 /// One accepted connection.
 #[derive(Debug)]
-pub(super) struct Wire {
+pub(super) struct ClientSocket {
     stream: TcpStream,
     buffer: BytesMut,
 }
 
-impl Wire {
+impl ClientSocket {
     pub(super) fn new(stream: TcpStream) -> Self {
         Self { stream, buffer: BytesMut::new() }
     }
@@ -64,12 +64,12 @@ impl Wire {
         }
     }
 
-    pub(super) async fn read_head(&mut self) -> Result<Head, ReadError> {
+    pub(super) async fn read_head(&mut self) -> Result<RequestHead, ReadError> {
         loop {
             match head_end(&self.buffer) {
                 Ok(Some(end)) => {
                     let raw = Bytes::copy_from_slice(before(&self.buffer, end));
-                    let head = Head::parse(raw).map_err(ReadError::Malformed)?;
+                    let head = RequestHead::parse(raw).map_err(ReadError::Malformed)?;
                     self.buffer.advance(end);
                     return Ok(head);
                 }
@@ -79,10 +79,10 @@ impl Wire {
         }
     }
 
-    pub(super) async fn read_body(&mut self, length: BodyLength) -> Result<Bytes, ReadError> {
+    pub(super) async fn read_body(&mut self, length: RequestFraming) -> Result<Bytes, ReadError> {
         match length {
-            BodyLength::Known(length) => self.read_exactly(length).await,
-            BodyLength::Chunked => {
+            RequestFraming::Known(length) => self.read_exactly(length).await,
+            RequestFraming::Chunked => {
                 let mut body = BytesMut::new();
                 loop {
                     let size = self.read_chunk_size().await?;
@@ -151,25 +151,28 @@ impl Wire {
     }
 
     /// Sends bytes in one write as far as the kernel has room, then waits to send the rest.
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Gone> {
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), ClientGone> {
         let (mut reading, mut writing) = self.stream.split();
         let written = while_present(&mut reading, &mut self.buffer, writing.write_all(bytes));
-        written.await?.map_err(|_client_left| Gone)
+        written.await?.map_err(|_client_left| ClientGone)
     }
 
     /// Waits for `wait`, unless the client leaves.
-    pub(super) async fn pause(&mut self, wait: Duration) -> Result<(), Gone> {
+    pub(super) async fn pause(&mut self, wait: Duration) -> Result<(), ClientGone> {
         if wait.is_zero() { Ok(()) } else { self.wait_for(tokio::time::sleep(wait)).await }
     }
 
     /// Waits for `work`, unless the client leaves.
-    pub(super) async fn wait_for<T>(&mut self, work: impl Future<Output = T>) -> Result<T, Gone> {
+    pub(super) async fn wait_for<T>(
+        &mut self,
+        work: impl Future<Output = T>,
+    ) -> Result<T, ClientGone> {
         let (mut reading, _) = self.stream.split();
         while_present(&mut reading, &mut self.buffer, work).await
     }
 
     /// Sends nothing until the client leaves.
-    pub(super) async fn hang(&mut self) -> Gone {
+    pub(super) async fn hang(&mut self) -> ClientGone {
         match self.wait_for(pending::<std::convert::Infallible>()).await {
             Ok(never) => match never {},
             Err(gone) => gone,
@@ -207,7 +210,7 @@ async fn while_present<T>(
     reading: &mut ReadHalf<'_>,
     buffer: &mut BytesMut,
     work: impl Future<Output = T>,
-) -> Result<T, Gone> {
+) -> Result<T, ClientGone> {
     let gone = async {
         // A client that sends on is there; beyond this its bytes wait in the socket, unread.
         while buffer.len() < MAX_READ_AHEAD {
@@ -222,7 +225,7 @@ async fn while_present<T>(
         // Work that is done counts, even if the client left at the same moment.
         biased;
         done = work => Ok(done),
-        () = gone => Err(Gone),
+        () = gone => Err(ClientGone),
     }
 }
 

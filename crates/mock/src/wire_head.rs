@@ -9,7 +9,7 @@ const MAX_HEAD: usize = 256 << 10;
 
 /// The framing of a request's body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BodyLength {
+pub(super) enum RequestFraming {
     /// A `Content-Length`, or none.
     Known(u64),
     Chunked,
@@ -17,12 +17,12 @@ pub(super) enum BodyLength {
 
 /// The head of a request.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct RequestHead {
     pub(super) method: String,
     pub(super) target: String,
     pub(super) raw: Bytes,
     pub(super) headers: Vec<(String, String)>,
-    pub(super) length: BodyLength,
+    pub(super) length: RequestFraming,
     pub(super) keeps_alive: bool,
 }
 
@@ -44,7 +44,7 @@ pub(super) fn head_end(bytes: &[u8]) -> Result<Option<usize>, &'static str> {
     if bytes.len() > MAX_HEAD { Err("a head beyond 256 KiB") } else { Ok(None) }
 }
 
-impl Head {
+impl RequestHead {
     pub(super) fn parse(raw: Bytes) -> Result<Self, &'static str> {
         let text = String::from_utf8_lossy(&raw).into_owned();
         let mut lines = text.split("\r\n");
@@ -130,16 +130,20 @@ fn is_token(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(is_token_byte)
 }
 
-fn body_length(headers: &[(String, String)], is_modern: bool) -> Result<BodyLength, &'static str> {
+fn body_length(
+    headers: &[(String, String)],
+    is_modern: bool,
+) -> Result<RequestFraming, &'static str> {
     let lengths: Vec<&str> = values(headers, "content-length").collect();
     let codings: Vec<&str> = values(headers, "transfer-encoding").collect();
     match (&lengths[..], &codings[..]) {
-        ([], []) => Ok(BodyLength::Known(0)),
-        ([length], []) if length.bytes().all(|byte| byte.is_ascii_digit()) => {
-            length.parse().map(BodyLength::Known).map_err(|_empty_or_huge| "not a Content-Length")
-        }
+        ([], []) => Ok(RequestFraming::Known(0)),
+        ([length], []) if length.bytes().all(|byte| byte.is_ascii_digit()) => length
+            .parse()
+            .map(RequestFraming::Known)
+            .map_err(|_empty_or_huge| "not a Content-Length"),
         ([], [coding]) if is_modern && coding.eq_ignore_ascii_case("chunked") => {
-            Ok(BodyLength::Chunked)
+            Ok(RequestFraming::Chunked)
         }
         ([_], []) => Err("not a Content-Length"),
         ([], [_]) => Err("a Transfer-Encoding other than chunked, or in HTTP/1.0"),

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use penstock_api::Operation;
 use serde_json::{Value, json};
 
-use super::reply::Reply;
-use super::{CREATED, Event, Events, unnamed_event};
+use super::reply::ReplyContent;
+use super::{CREATED, Events, StreamEvent, unnamed_event};
 
-pub(super) fn whole(reply: &Reply) -> Value {
+pub(super) fn whole(reply: &ReplyContent) -> Value {
     let message = match &reply.tool {
         None => json!({"role": "assistant", "content": reply.text()}),
         Some(name) => json!({
@@ -36,7 +36,7 @@ pub(super) fn whole(reply: &Reply) -> Value {
     })
 }
 
-pub(super) fn events(reply: Reply) -> Events {
+pub(super) fn events(reply: ReplyContent) -> Events {
     let reply = Arc::new(reply);
     let role = chunk(&reply, &json!({"role": "assistant", "content": ""}), None);
     let call = reply.tool.as_ref().map(|name| {
@@ -59,14 +59,14 @@ pub(super) fn events(reply: Reply) -> Events {
         } else {
             json!({"content": text})
         };
-        Event::token(wait, chunk(&reply, &delta, None))
+        StreamEvent::token(wait, chunk(&reply, &delta, None))
     });
-    let lead = [Some(role), call].into_iter().flatten().map(Event::at_once);
-    let tail = tail.into_iter().flatten().map(Event::at_once);
+    let lead = [Some(role), call].into_iter().flatten().map(StreamEvent::at_once);
+    let tail = tail.into_iter().flatten().map(StreamEvent::at_once);
     Events::new(Operation::Chat, lead.chain(tokens).chain(tail))
 }
 
-fn chunk(reply: &Reply, delta: &Value, finish: Option<&str>) -> Vec<u8> {
+fn chunk(reply: &ReplyContent, delta: &Value, finish: Option<&str>) -> Vec<u8> {
     let choice = json!({"index": 0, "delta": delta, "logprobs": null, "finish_reason": finish});
     let mut chunk = envelope(reply, &json!([choice]));
     if reply.includes_usage {
@@ -76,7 +76,7 @@ fn chunk(reply: &Reply, delta: &Value, finish: Option<&str>) -> Vec<u8> {
     unnamed_event(&Value::Object(chunk))
 }
 
-fn envelope(reply: &Reply, choices: &Value) -> serde_json::Map<String, Value> {
+fn envelope(reply: &ReplyContent, choices: &Value) -> serde_json::Map<String, Value> {
     let fields = [
         ("id", json!(format!("chatcmpl-{}", reply.id))),
         ("object", json!("chat.completion.chunk")),
@@ -88,7 +88,7 @@ fn envelope(reply: &Reply, choices: &Value) -> serde_json::Map<String, Value> {
 }
 
 /// Returns the token counts as chat and completions report them.
-pub(super) fn usage(reply: &Reply) -> Value {
+pub(super) fn usage(reply: &ReplyContent) -> Value {
     json!({
         "prompt_tokens": reply.prompt_tokens,
         "completion_tokens": reply.count(),
@@ -96,7 +96,7 @@ pub(super) fn usage(reply: &Reply) -> Value {
     })
 }
 
-fn finish_reason(reply: &Reply) -> &'static str {
+fn finish_reason(reply: &ReplyContent) -> &'static str {
     match (&reply.tool, reply.is_cut) {
         (Some(_), _) => "tool_calls",
         (None, true) => "length",
@@ -104,6 +104,6 @@ fn finish_reason(reply: &Reply) -> &'static str {
     }
 }
 
-fn call_id(reply: &Reply) -> String {
+fn call_id(reply: &ReplyContent) -> String {
     format!("call_{}", reply.id)
 }

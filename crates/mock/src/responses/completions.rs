@@ -6,15 +6,15 @@ use penstock_api::Operation;
 use serde_json::{Value, json};
 
 use super::chat::usage;
-use super::reply::Reply;
-use super::{CREATED, Event, Events, unnamed_event};
+use super::reply::ReplyContent;
+use super::{CREATED, Events, StreamEvent, unnamed_event};
 
-pub(super) fn whole(reply: &Reply) -> Value {
+pub(super) fn whole(reply: &ReplyContent) -> Value {
     let choice = choice(&reply.text(), Some(finish_reason(reply)));
     completion(reply, &json!([choice]), &usage(reply))
 }
 
-pub(super) fn events(reply: Reply) -> Events {
+pub(super) fn events(reply: ReplyContent) -> Events {
     let reply = Arc::new(reply);
     let finish = choice("", Some(finish_reason(&reply)));
     let finish = completion(&reply, &json!([finish]), &Value::Null);
@@ -24,12 +24,12 @@ pub(super) fn events(reply: Reply) -> Events {
     let tokens = (0..reply.count()).map(move |index| {
         let (wait, text) = reply.token(index);
         let value = completion(&reply, &json!([choice(&text, None)]), &Value::Null);
-        Event::token(wait, unnamed_event(&value))
+        StreamEvent::token(wait, unnamed_event(&value))
     });
-    Events::new(Operation::Completions, tokens.chain(tail.into_iter().map(Event::at_once)))
+    Events::new(Operation::Completions, tokens.chain(tail.into_iter().map(StreamEvent::at_once)))
 }
 
-fn completion(reply: &Reply, choices: &Value, usage: &Value) -> Value {
+fn completion(reply: &ReplyContent, choices: &Value, usage: &Value) -> Value {
     json!({
         "id": format!("cmpl-{}", reply.id),
         "object": "text_completion",
@@ -44,6 +44,6 @@ fn choice(text: &str, finish: Option<&str>) -> Value {
     json!({"index": 0, "text": text, "logprobs": null, "finish_reason": finish})
 }
 
-fn finish_reason(reply: &Reply) -> &'static str {
+fn finish_reason(reply: &ReplyContent) -> &'static str {
     if reply.is_cut { "length" } else { "stop" }
 }

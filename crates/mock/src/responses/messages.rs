@@ -5,10 +5,10 @@ use std::sync::Arc;
 use penstock_api::Operation;
 use serde_json::{Value, json};
 
-use super::reply::Reply;
-use super::{Event, Events, named_event};
+use super::reply::ReplyContent;
+use super::{Events, StreamEvent, named_event};
 
-pub(super) fn whole(reply: &Reply) -> Value {
+pub(super) fn whole(reply: &ReplyContent) -> Value {
     let content = match &reply.tool {
         None => json!({"type": "text", "text": reply.text()}),
         Some(name) => {
@@ -23,7 +23,7 @@ pub(super) fn whole(reply: &Reply) -> Value {
     message
 }
 
-pub(super) fn events(reply: Reply) -> Events {
+pub(super) fn events(reply: ReplyContent) -> Events {
     let reply = Arc::new(reply);
     let block = match &reply.tool {
         None => json!({"type": "text", "text": ""}),
@@ -52,18 +52,18 @@ pub(super) fn events(reply: Reply) -> Events {
             Some(_) => json!({"type": "input_json_delta", "partial_json": text}),
         };
         let event = json!({"type": "content_block_delta", "index": 0, "delta": delta});
-        Event::token(wait, named_event(&event))
+        StreamEvent::token(wait, named_event(&event))
     });
     let list = lead.into_iter().map(at_once).chain(tokens).chain(tail.into_iter().map(at_once));
     Events::new(Operation::Messages, list)
 }
 
-fn at_once(event: Value) -> Event {
-    Event::at_once(named_event(&event))
+fn at_once(event: Value) -> StreamEvent {
+    StreamEvent::at_once(named_event(&event))
 }
 
 /// Returns a message that has not stopped yet.
-fn message(reply: &Reply, content: &Value, output_tokens: u32) -> Value {
+fn message(reply: &ReplyContent, content: &Value, output_tokens: u32) -> Value {
     json!({
         "id": format!("msg_{}", reply.id),
         "type": "message",
@@ -76,7 +76,7 @@ fn message(reply: &Reply, content: &Value, output_tokens: u32) -> Value {
     })
 }
 
-fn stop_reason(reply: &Reply) -> &'static str {
+fn stop_reason(reply: &ReplyContent) -> &'static str {
     match (&reply.tool, reply.is_cut) {
         (Some(_), _) => "tool_use",
         (None, true) => "max_tokens",
@@ -84,6 +84,6 @@ fn stop_reason(reply: &Reply) -> &'static str {
     }
 }
 
-fn call_id(reply: &Reply) -> String {
+fn call_id(reply: &ReplyContent) -> String {
     format!("toolu_{}", reply.id)
 }

@@ -5,25 +5,28 @@ use std::sync::Arc;
 use penstock_api::Operation;
 use serde_json::{Value, json};
 
-use super::reply::Reply;
-use super::{Event, Events, unnamed_event};
+use super::reply::ReplyContent;
+use super::{Events, StreamEvent, unnamed_event};
 
-pub(super) fn whole(reply: &Reply) -> Value {
+pub(super) fn whole(reply: &ReplyContent) -> Value {
     last(reply, &reply.text())
 }
 
-pub(super) fn events(reply: Reply) -> Events {
+pub(super) fn events(reply: ReplyContent) -> Events {
     let reply = Arc::new(reply);
     let end = unnamed_event(&last(&reply, ""));
     let tokens = (0..reply.count()).map(move |index| {
         let (wait, text) = reply.token(index);
-        Event::token(wait, unnamed_event(&json!({"content": text, "stop": false, "index": 0})))
+        StreamEvent::token(
+            wait,
+            unnamed_event(&json!({"content": text, "stop": false, "index": 0})),
+        )
     });
-    Events::new(Operation::NativeCompletion, tokens.chain([Event::at_once(end)]))
+    Events::new(Operation::NativeCompletion, tokens.chain([StreamEvent::at_once(end)]))
 }
 
 /// Returns a complete response, or the last event of a stream.
-fn last(reply: &Reply, content: &str) -> Value {
+fn last(reply: &ReplyContent, content: &str) -> Value {
     json!({
         "index": 0,
         "content": content,

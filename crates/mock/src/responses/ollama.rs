@@ -6,23 +6,23 @@ use penstock_api::Operation;
 use serde_json::{Map, Value, json};
 
 use super::others::{inputs, vector};
-use super::reply::Reply;
-use super::request::Request;
-use super::{Event, Events, Whole};
+use super::reply::ReplyContent;
+use super::request::ParsedRequest;
+use super::{Events, StreamEvent, WholeResponse};
 
 /// [`super::CREATED`] as this API writes it.
 const CREATED_AT: &str = "2026-01-01T00:00:00.000000001Z";
 const DIMENSIONS: usize = 16;
 
-pub(super) fn chat(reply: &Reply) -> Value {
+pub(super) fn chat(reply: &ReplyContent) -> Value {
     done(reply, &[("message", message(reply, &reply.text()))])
 }
 
-pub(super) fn generate(reply: &Reply) -> Value {
+pub(super) fn generate(reply: &ReplyContent) -> Value {
     done(reply, &[("response", json!(reply.text())), ("context", json!([1, 2, 3]))])
 }
 
-pub(super) fn chat_lines(reply: Reply) -> Events {
+pub(super) fn chat_lines(reply: ReplyContent) -> Events {
     let last = done(&reply, &[("message", json!({"role": "assistant", "content": ""}))]);
     let piece = |text: &str| member("message", json!({"role": "assistant", "content": text}));
     match &reply.tool {
@@ -31,19 +31,19 @@ pub(super) fn chat_lines(reply: Reply) -> Events {
         Some(_) => {
             let call = partial(&reply, member("message", message(&reply, &reply.text())));
             let wait = reply.pace.whole(reply.count());
-            let events = [Event::token(wait, line(&call)), Event::at_once(line(&last))];
+            let events = [StreamEvent::token(wait, line(&call)), StreamEvent::at_once(line(&last))];
             Events::new(Operation::OllamaChat, events.into_iter())
         }
     }
 }
 
-pub(super) fn generate_lines(reply: Reply) -> Events {
+pub(super) fn generate_lines(reply: ReplyContent) -> Events {
     let last = done(&reply, &[("response", json!("")), ("context", json!([1, 2, 3]))]);
     lines(Operation::OllamaGenerate, reply, |text| member("response", json!(text)), &last)
 }
 
 /// Returns the response to a request without a prompt: the model is loaded or unloaded.
-pub(super) fn residency(request: &Request<'_>, operation: Operation) -> Option<Value> {
+pub(super) fn residency(request: &ParsedRequest<'_>, operation: Operation) -> Option<Value> {
     let (field, text) = match operation {
         Operation::OllamaChat => ("messages", "message"),
         Operation::OllamaGenerate => ("prompt", "response"),
@@ -66,7 +66,7 @@ pub(super) fn residency(request: &Request<'_>, operation: Operation) -> Option<V
     is_empty.then_some(Value::Object(fields))
 }
 
-pub(super) fn embed(request: &Request<'_>) -> Whole {
+pub(super) fn embed(request: &ParsedRequest<'_>) -> WholeResponse {
     let given = request.body.get("dimensions").and_then(Value::as_u64);
     let dimensions = given.and_then(|given| usize::try_from(given).ok()).unwrap_or(DIMENSIONS);
     let vectors: Vec<Vec<f64>> =
@@ -78,32 +78,32 @@ pub(super) fn embed(request: &Request<'_>) -> Whole {
         "load_duration": 1_019_500,
         "prompt_eval_count": request.prompt_tokens,
     });
-    Whole::value(200, &value)
+    WholeResponse::value(200, &value)
 }
 
-pub(super) fn embeddings(request: &Request<'_>) -> Whole {
+pub(super) fn embeddings(request: &ParsedRequest<'_>) -> WholeResponse {
     let prompt = request.body.get("prompt").filter(|prompt| *prompt != "");
     // Ollama's old path has an empty vector for an empty prompt, and no error.
     let vector = prompt.map(|prompt| vector(prompt, DIMENSIONS)).unwrap_or_default();
-    Whole::value(200, &json!({"embedding": vector}))
+    WholeResponse::value(200, &json!({"embedding": vector}))
 }
 
 fn lines(
     operation: Operation,
-    reply: Reply,
+    reply: ReplyContent,
     piece: impl Fn(&str) -> Member + Send + 'static,
     last: &Value,
 ) -> Events {
-    let last = Event::at_once(line(last));
+    let last = StreamEvent::at_once(line(last));
     let reply = Arc::new(reply);
     let tokens = (0..reply.count()).map(move |index| {
         let (wait, text) = reply.token(index);
-        Event::token(wait, line(&partial(&reply, piece(&text))))
+        StreamEvent::token(wait, line(&partial(&reply, piece(&text))))
     });
     Events::new(operation, tokens.chain([last]))
 }
 
-fn message(reply: &Reply, text: &str) -> Value {
+fn message(reply: &ReplyContent, text: &str) -> Value {
     match &reply.tool {
         None => json!({"role": "assistant", "content": text}),
         Some(name) => {
@@ -130,14 +130,14 @@ fn envelope(model: &str, last: Member) -> Map<String, Value> {
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn partial(reply: &Reply, piece: Member) -> Value {
+fn partial(reply: &ReplyContent, piece: Member) -> Value {
     let mut fields = envelope(&reply.model, piece);
     fields.insert("done".to_owned(), json!(false));
     Value::Object(fields)
 }
 
 /// Returns a complete response, or the last line of a stream.
-fn done(reply: &Reply, content: &[(&'static str, Value)]) -> Value {
+fn done(reply: &ReplyContent, content: &[(&'static str, Value)]) -> Value {
     let nanos = |wait: std::time::Duration| u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
     let (first, all) = (nanos(reply.pace.first_token), nanos(reply.pace.whole(reply.count())));
     let more = [

@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::request::Request;
-use super::{CREATED, Whole, hash};
+use super::request::ParsedRequest;
+use super::{CREATED, WholeResponse, hash};
 use crate::examples::PIXELS;
 
 const DIMENSIONS: usize = 16;
@@ -12,7 +12,7 @@ const DIMENSIONS: usize = 16;
 /// A length that needs several reads, with every byte value in it.
 const SPEECH_LENGTH: usize = 48 << 10;
 
-pub(super) fn embeddings(request: &Request<'_>) -> Whole {
+pub(super) fn embeddings(request: &ParsedRequest<'_>) -> WholeResponse {
     let dimensions = request.body.get("dimensions").and_then(Value::as_u64);
     let dimensions = dimensions.map_or(DIMENSIONS, |given| usize::try_from(given).unwrap_or(0));
     let data: Vec<Value> = inputs(request)
@@ -27,7 +27,7 @@ pub(super) fn embeddings(request: &Request<'_>) -> Whole {
 }
 
 /// Responds in llama.cpp's native form: a vector per token or, pooled, one.
-pub(super) fn native_embedding(request: &Request<'_>) -> Whole {
+pub(super) fn native_embedding(request: &ParsedRequest<'_>) -> WholeResponse {
     let vectors = inputs(request)
         .into_iter()
         .enumerate()
@@ -40,7 +40,7 @@ pub(super) fn vector(input: &Value, dimensions: usize) -> Vec<f64> {
     (0..dimensions).map(|dimension| fraction(&format!("{text}{dimension}")) * 2.0 - 1.0).collect()
 }
 
-pub(super) fn classify(request: &Request<'_>) -> Whole {
+pub(super) fn classify(request: &ParsedRequest<'_>) -> WholeResponse {
     let data = inputs(request).into_iter().enumerate().map(|(index, input)| {
         let first = fraction(&input.to_string());
         let label = if first < 0.5 { "LABEL_1" } else { "LABEL_0" };
@@ -49,7 +49,7 @@ pub(super) fn classify(request: &Request<'_>) -> Whole {
     list_of(request, "classify", data.collect())
 }
 
-pub(super) fn pooling(request: &Request<'_>) -> Whole {
+pub(super) fn pooling(request: &ParsedRequest<'_>) -> WholeResponse {
     let data = inputs(request).into_iter().enumerate().map(|(index, input)| {
         json!({"index": index, "object": "pooling", "data": vector(&input, DIMENSIONS)})
     });
@@ -57,7 +57,7 @@ pub(super) fn pooling(request: &Request<'_>) -> Whole {
 }
 
 /// Returns a list as in vLLM's pooling operations.
-fn list_of(request: &Request<'_>, kind: &str, data: Vec<Value>) -> Whole {
+fn list_of(request: &ParsedRequest<'_>, kind: &str, data: Vec<Value>) -> WholeResponse {
     ok(&json!({
         "id": format!("{kind}-{}", request.id),
         "object": "list",
@@ -68,12 +68,12 @@ fn list_of(request: &Request<'_>, kind: &str, data: Vec<Value>) -> Whole {
     }))
 }
 
-fn ok(value: &Value) -> Whole {
-    Whole::value(200, value)
+fn ok(value: &Value) -> WholeResponse {
+    WholeResponse::value(200, value)
 }
 
 /// Returns the inputs to embed: one text or one list of token numbers, or a list of either.
-pub(super) fn inputs(request: &Request<'_>) -> Vec<Value> {
+pub(super) fn inputs(request: &ParsedRequest<'_>) -> Vec<Value> {
     match request.body.get("input").or_else(|| request.body.get("content")) {
         // A list of numbers is one tokenized text, and no list of inputs.
         Some(Value::Array(items)) if !items.first().is_some_and(Value::is_number) => items.clone(),
@@ -82,7 +82,7 @@ pub(super) fn inputs(request: &Request<'_>) -> Vec<Value> {
     }
 }
 
-pub(super) fn rerank(request: &Request<'_>) -> Whole {
+pub(super) fn rerank(request: &ParsedRequest<'_>) -> WholeResponse {
     let documents = list(request, "documents");
     let mut results: Vec<(f64, usize, Value)> = documents
         .into_iter()
@@ -110,7 +110,7 @@ pub(super) fn rerank(request: &Request<'_>) -> Whole {
     }))
 }
 
-pub(super) fn score(request: &Request<'_>) -> Whole {
+pub(super) fn score(request: &ParsedRequest<'_>) -> WholeResponse {
     let data: Vec<Value> = list(request, "text_2")
         .iter()
         .enumerate()
@@ -121,7 +121,7 @@ pub(super) fn score(request: &Request<'_>) -> Whole {
     list_of(request, "score", data)
 }
 
-pub(super) fn moderations(request: &Request<'_>) -> Whole {
+pub(super) fn moderations(request: &ParsedRequest<'_>) -> WholeResponse {
     let result = json!({
         "flagged": false,
         "categories": {"violence": false},
@@ -132,22 +132,22 @@ pub(super) fn moderations(request: &Request<'_>) -> Whole {
     ok(&json!({"id": id, "model": request.model.id, "results": results}))
 }
 
-pub(super) fn speech(request: &Request<'_>) -> Whole {
+pub(super) fn speech(request: &ParsedRequest<'_>) -> WholeResponse {
     let content_type = match request.body.get("response_format").and_then(Value::as_str) {
         Some("wav") => "audio/wav",
         Some("opus") => "audio/ogg",
         Some(_) | None => "audio/mpeg",
     };
     let body = (0..=u8::MAX).cycle().take(SPEECH_LENGTH).collect();
-    Whole { content_type, ..Whole::json(200, body) }
+    WholeResponse { content_type, ..WholeResponse::json(200, body) }
 }
 
-pub(super) fn transcript(request: &Request<'_>) -> Whole {
+pub(super) fn transcript(request: &ParsedRequest<'_>) -> WholeResponse {
     let text = format!("{} serving {} transcribed audio", request.spec.name, request.model.id);
     ok(&json!({ "text": text }))
 }
 
-pub(super) fn images(request: &Request<'_>) -> Whole {
+pub(super) fn images(request: &ParsedRequest<'_>) -> WholeResponse {
     // A form has its numbers as text.
     let count = request.body.get("n").and_then(|count| match count {
         Value::String(text) => text.parse().ok(),
@@ -159,7 +159,7 @@ pub(super) fn images(request: &Request<'_>) -> Whole {
 }
 
 /// Returns a list; a single item becomes a list of one.
-fn list(request: &Request<'_>, field: &str) -> Vec<Value> {
+fn list(request: &ParsedRequest<'_>, field: &str) -> Vec<Value> {
     match request.body.get(field) {
         Some(Value::Array(items)) => items.clone(),
         Some(one) => vec![one.clone()],
@@ -167,7 +167,7 @@ fn list(request: &Request<'_>, field: &str) -> Vec<Value> {
     }
 }
 
-fn usage(request: &Request<'_>) -> Value {
+fn usage(request: &ParsedRequest<'_>) -> Value {
     json!({"prompt_tokens": request.prompt_tokens, "total_tokens": request.prompt_tokens})
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 
-use super::request::{Request, Wants};
+use super::request::{ParsedRequest, Wants};
 use crate::spec::Pace;
 
 const WORDS: [&str; 16] = [
@@ -21,7 +21,7 @@ const MAX_DEPTH: usize = 8;
 
 /// The content of one response, the same for every dialect.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ReplyContent {
     /// The response id; equal for equal requests.
     pub(super) id: String,
     /// The model's name in the request.
@@ -34,17 +34,17 @@ pub(super) struct Reply {
     pub(super) is_cut: bool,
     /// The function call that replaces the text.
     pub(super) tool: Option<String>,
-    tokens: Tokens,
+    tokens: GeneratedTokens,
 }
 
 #[derive(Debug)]
-enum Tokens {
+enum GeneratedTokens {
     Words { introduction: String, count: u32 },
     Exact(Vec<String>),
 }
 
-impl Reply {
-    pub(super) fn to(request: &Request<'_>) -> Self {
+impl ReplyContent {
+    pub(super) fn to(request: &ParsedRequest<'_>) -> Self {
         let engine = &request.spec.name;
         let (tool, tokens) = match &request.wants {
             Wants::Text => (None, words(request)),
@@ -56,7 +56,7 @@ impl Reply {
                 (None, split(&json!({"engine": engine, "model": request.model.id})))
             }
         };
-        let is_words = matches!(tokens, Tokens::Words { .. });
+        let is_words = matches!(tokens, GeneratedTokens::Words { .. });
         let most = request.max_tokens().unwrap_or(u32::MAX);
         let usage = request.body.pointer("/stream_options/include_usage");
         Self {
@@ -76,8 +76,8 @@ impl Reply {
     /// Returns the number of tokens in the response.
     pub(super) fn count(&self) -> u32 {
         match &self.tokens {
-            Tokens::Words { count, .. } => *count,
-            Tokens::Exact(pieces) => u32::try_from(pieces.len()).unwrap_or(u32::MAX),
+            GeneratedTokens::Words { count, .. } => *count,
+            GeneratedTokens::Exact(pieces) => u32::try_from(pieces.len()).unwrap_or(u32::MAX),
         }
     }
 
@@ -85,11 +85,11 @@ impl Reply {
     pub(super) fn token(&self, index: u32) -> (Duration, String) {
         let at = usize::try_from(index).unwrap_or(usize::MAX);
         let text = match &self.tokens {
-            Tokens::Words { introduction, .. } if index == 0 => introduction.clone(),
-            Tokens::Words { .. } => {
+            GeneratedTokens::Words { introduction, .. } if index == 0 => introduction.clone(),
+            GeneratedTokens::Words { .. } => {
                 format!(" {}", WORDS.get((at - 1) % WORDS.len()).unwrap_or(&""))
             }
-            Tokens::Exact(pieces) => {
+            GeneratedTokens::Exact(pieces) => {
                 debug_assert!(at < pieces.len(), "token {at} of {}", pieces.len());
                 pieces.get(at).cloned().unwrap_or_default()
             }
@@ -103,16 +103,18 @@ impl Reply {
     }
 }
 
-fn words(request: &Request<'_>) -> Tokens {
+fn words(request: &ParsedRequest<'_>) -> GeneratedTokens {
     let image = if request.has_image { " sees an image and says" } else { "" };
     let introduction = format!("{} serving {}{image}:", request.spec.name, request.model.id);
     let most = request.max_tokens().unwrap_or(u32::MAX);
-    Tokens::Words { introduction, count: request.spec.pace.tokens.min(most).max(1) }
+    GeneratedTokens::Words { introduction, count: request.spec.pace.tokens.min(most).max(1) }
 }
 
-fn split(value: &Value) -> Tokens {
+fn split(value: &Value) -> GeneratedTokens {
     let characters: Vec<char> = value.to_string().chars().collect();
-    Tokens::Exact(characters.chunks(JSON_TOKEN).map(|piece| piece.iter().collect()).collect())
+    GeneratedTokens::Exact(
+        characters.chunks(JSON_TOKEN).map(|piece| piece.iter().collect()).collect(),
+    )
 }
 
 /// Returns a value that fits common kinds of schema; its strings name the engine.

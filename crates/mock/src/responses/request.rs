@@ -3,13 +3,13 @@
 use penstock_api::{BodyFormat, Capabilities, Operation};
 use serde_json::{Map, Value};
 
-use super::{Whole, hash, refusal};
-use crate::spec::{EngineModel, EngineSpec};
+use super::{WholeResponse, hash, refusal};
+use crate::spec::{EngineModel, MockSpec};
 
 /// A request that an engine can serve.
 #[derive(Debug)]
-pub(super) struct Request<'a> {
-    pub(super) spec: &'a EngineSpec,
+pub(super) struct ParsedRequest<'a> {
+    pub(super) spec: &'a MockSpec,
     /// The model's name in the request.
     pub(super) model: &'a EngineModel,
     /// The body; of a form, only its model.
@@ -36,13 +36,13 @@ pub(super) enum Wants {
     },
 }
 
-impl<'a> Request<'a> {
+impl<'a> ParsedRequest<'a> {
     pub(super) fn read(
-        spec: &'a EngineSpec,
+        spec: &'a MockSpec,
         operation: Operation,
         content_type: &str,
         body: &[u8],
-    ) -> Result<Self, Whole> {
+    ) -> Result<Self, WholeResponse> {
         let refuse = |status, code, message: &str| {
             Err(refusal(Some(operation), status, code, &format!("{}: {message}", spec.name)))
         };

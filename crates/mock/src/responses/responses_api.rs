@@ -5,14 +5,14 @@ use std::sync::Arc;
 use penstock_api::Operation;
 use serde_json::{Value, json};
 
-use super::reply::Reply;
-use super::{CREATED, Event, Events, named_event};
+use super::reply::ReplyContent;
+use super::{CREATED, Events, StreamEvent, named_event};
 
-pub(super) fn whole(reply: &Reply) -> Value {
+pub(super) fn whole(reply: &ReplyContent) -> Value {
     response(reply, status(reply), &json!([item(reply, status(reply))]))
 }
 
-pub(super) fn events(reply: Reply) -> Events {
+pub(super) fn events(reply: ReplyContent) -> Events {
     let reply = Arc::new(reply);
     let (lead, tail) = match reply.tool {
         None => (text_lead(&reply), text_tail(&reply)),
@@ -26,19 +26,21 @@ pub(super) fn events(reply: Reply) -> Events {
             Some(_) => item_event("response.function_call_arguments.delta", &reply),
         };
         set(&mut event, "delta", json!(text));
-        Event::token(wait, numbered(event, number))
+        StreamEvent::token(wait, numbered(event, number))
     });
-    let lead =
-        lead.into_iter().zip(0..).map(|(event, number)| Event::at_once(numbered(event, number)));
+    let lead = lead
+        .into_iter()
+        .zip(0..)
+        .map(|(event, number)| StreamEvent::at_once(numbered(event, number)));
     // The tokens are made one by one, so the numbers after them follow from their count.
     let tail = tail
         .into_iter()
         .zip(started.saturating_add(count)..)
-        .map(|(event, number)| Event::at_once(numbered(event, number)));
+        .map(|(event, number)| StreamEvent::at_once(numbered(event, number)));
     Events::new(Operation::Responses, lead.chain(tokens).chain(tail))
 }
 
-fn text_lead(reply: &Reply) -> Vec<Value> {
+fn text_lead(reply: &ReplyContent) -> Vec<Value> {
     let mut lead = call_lead(reply);
     let mut part = part_event("response.content_part.added", reply);
     set(&mut part, "part", text_part(""));
@@ -46,7 +48,7 @@ fn text_lead(reply: &Reply) -> Vec<Value> {
     lead
 }
 
-fn text_tail(reply: &Reply) -> Vec<Value> {
+fn text_tail(reply: &ReplyContent) -> Vec<Value> {
     let mut text = part_event("response.output_text.done", reply);
     set(&mut text, "text", json!(reply.text()));
     let mut part = part_event("response.content_part.done", reply);
@@ -56,7 +58,7 @@ fn text_tail(reply: &Reply) -> Vec<Value> {
     tail
 }
 
-fn call_lead(reply: &Reply) -> Vec<Value> {
+fn call_lead(reply: &ReplyContent) -> Vec<Value> {
     let started = response(reply, "in_progress", &json!([]));
     vec![
         json!({"type": "response.created", "response": started}),
@@ -69,7 +71,7 @@ fn call_lead(reply: &Reply) -> Vec<Value> {
     ]
 }
 
-fn call_tail(reply: &Reply) -> Vec<Value> {
+fn call_tail(reply: &ReplyContent) -> Vec<Value> {
     let mut arguments = item_event("response.function_call_arguments.done", reply);
     set(&mut arguments, "arguments", json!(reply.text()));
     set(&mut arguments, "name", json!(reply.tool));
@@ -78,7 +80,7 @@ fn call_tail(reply: &Reply) -> Vec<Value> {
     tail
 }
 
-fn last(reply: &Reply) -> [Value; 2] {
+fn last(reply: &ReplyContent) -> [Value; 2] {
     let item = item(reply, status(reply));
     let kind = format!("response.{}", status(reply));
     [
@@ -87,11 +89,11 @@ fn last(reply: &Reply) -> [Value; 2] {
     ]
 }
 
-fn item_event(kind: &str, reply: &Reply) -> Value {
+fn item_event(kind: &str, reply: &ReplyContent) -> Value {
     json!({"type": kind, "item_id": item_id(reply), "output_index": 0})
 }
 
-fn part_event(kind: &str, reply: &Reply) -> Value {
+fn part_event(kind: &str, reply: &ReplyContent) -> Value {
     let mut event = item_event(kind, reply);
     set(&mut event, "content_index", json!(0));
     if kind.starts_with("response.output_text") {
@@ -115,7 +117,7 @@ fn text_part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-fn item(reply: &Reply, status: &str) -> Value {
+fn item(reply: &ReplyContent, status: &str) -> Value {
     let is_in_progress = status == "in_progress";
     match &reply.tool {
         None => {
@@ -140,7 +142,7 @@ fn item(reply: &Reply, status: &str) -> Value {
     }
 }
 
-fn response(reply: &Reply, status: &str, output: &Value) -> Value {
+fn response(reply: &ReplyContent, status: &str, output: &Value) -> Value {
     let usage = json!({
         "input_tokens": reply.prompt_tokens,
         "input_tokens_details": {"cached_tokens": 0},
@@ -169,11 +171,11 @@ fn response(reply: &Reply, status: &str, output: &Value) -> Value {
     })
 }
 
-fn status(reply: &Reply) -> &'static str {
+fn status(reply: &ReplyContent) -> &'static str {
     if reply.is_cut { "incomplete" } else { "completed" }
 }
 
-fn item_id(reply: &Reply) -> String {
+fn item_id(reply: &ReplyContent) -> String {
     let kind = if reply.tool.is_some() { "fc" } else { "msg" };
     format!("{kind}_{}", reply.id)
 }

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 
 use super::client::Client;
 use super::{chat, chat_stream, engine, post_chat, slow_engine};
-use crate::{EngineModel, EngineSpec, Fault, MockEngine, Pace};
+use crate::{EngineModel, Fault, MockEngine, MockSpec, Pace};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -47,10 +47,8 @@ async fn leaving_within_the_body_is_no_cancel() {
 
 #[tokio::test]
 async fn stalled_reader_holds_the_stream_up() {
-    let spec = EngineSpec {
-        pace: Pace::at_once(u32::MAX),
-        ..EngineSpec::new("a", [EngineModel::new("m")])
-    };
+    let spec =
+        MockSpec { pace: Pace::at_once(u32::MAX), ..MockSpec::new("a", [EngineModel::new("m")]) };
     let engine = MockEngine::start_local(spec).await.unwrap();
     let mut client = Client::connect(&engine).await;
     client.post(PATH, &chat_stream()).await;
@@ -66,7 +64,7 @@ async fn pace_is_kept() {
         per_token: Duration::from_millis(5),
         tokens: 5,
     };
-    let spec = EngineSpec { pace, ..EngineSpec::new("a", [EngineModel::new("m")]) };
+    let spec = MockSpec { pace, ..MockSpec::new("a", [EngineModel::new("m")]) };
     let engine = MockEngine::start_local(spec).await.unwrap();
     for body in [chat(), chat_stream()] {
         let before = penstock_clock::now();
@@ -136,7 +134,7 @@ async fn fault_for_always_gives_way_to_the_queue() {
 
 #[tokio::test]
 async fn memory_is_bounded_and_can_be_cleared() {
-    let spec = EngineSpec { keep_bodies: false, ..EngineSpec::new("a", [EngineModel::new("m")]) };
+    let spec = MockSpec { keep_bodies: false, ..MockSpec::new("a", [EngineModel::new("m")]) };
     let engine = MockEngine::start_local(spec).await.unwrap();
     let mut client = Client::connect(&engine).await;
     for _ in 0..300 {

@@ -7,12 +7,12 @@ use serde_json::{Value, json};
 
 use super::client::{Client, Response};
 use super::{chat, post};
-use crate::{EngineModel, EngineSpec, Flavour, MockEngine, Pace};
+use crate::{EngineModel, Flavour, MockEngine, MockSpec, Pace};
 
 async fn engine_of(flavour: Flavour) -> MockEngine {
     let capabilities = Capabilities::VISION.union(Capabilities::TOOLS);
     let model = EngineModel { context_length: 4096, capabilities, ..EngineModel::new("org/m:7b") };
-    MockEngine::start_local(EngineSpec { flavour, ..EngineSpec::new("a", [model]) }).await.unwrap()
+    MockEngine::start_local(MockSpec { flavour, ..MockSpec::new("a", [model]) }).await.unwrap()
 }
 
 async fn get(engine: &MockEngine, path: &str) -> Response {
@@ -89,10 +89,8 @@ async fn head_has_a_response_without_a_body() {
 
 #[tokio::test]
 async fn key_guards_models_and_work_but_not_health() {
-    let spec = EngineSpec {
-        api_key: Some("k".to_owned()),
-        ..EngineSpec::new("a", [EngineModel::new("m")])
-    };
+    let spec =
+        MockSpec { api_key: Some("k".to_owned()), ..MockSpec::new("a", [EngineModel::new("m")]) };
     let engine = MockEngine::start_local(spec).await.unwrap();
     assert_eq!(get(&engine, "/health").await.status, 200);
     assert_eq!(get(&engine, "/v1/models").await.status, 401);
@@ -135,10 +133,10 @@ fn fleet_serves_what_the_examples_ask_for() {
 #[tokio::test]
 async fn load_is_the_requests_in_progress() {
     let pace = Pace { first_token: Duration::from_secs(60), ..Pace::at_once(1) };
-    let spec = EngineSpec { pace, ..EngineSpec::new("a", [EngineModel::new("m")]) };
+    let spec = MockSpec { pace, ..MockSpec::new("a", [EngineModel::new("m")]) };
     let silent = MockEngine::start_local(spec.clone()).await.unwrap();
     assert_eq!(get(&silent, "/metrics").await.status, 404, "only where it is switched on");
-    let engine = MockEngine::start_local(EngineSpec { reports_load: true, ..spec }).await.unwrap();
+    let engine = MockEngine::start_local(MockSpec { reports_load: true, ..spec }).await.unwrap();
     let mut client = Client::connect(&engine).await;
     client.post("/v1/chat/completions", &chat()).await;
     engine.wait_for(|counters| counters.open_requests == 1).await.unwrap();

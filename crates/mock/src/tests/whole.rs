@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::client::Client;
 use super::{chat, engine, post, post_chat, with};
-use crate::{EngineModel, EngineSpec, MockEngine};
+use crate::{EngineModel, MockEngine, MockSpec};
 
 fn weather_tool() -> serde_json::Value {
     let parameters = json!({"type": "object", "properties": {"city": {"type": "string"}}});
@@ -119,7 +119,7 @@ async fn what_a_model_cannot_do_is_refused() {
         capabilities: Capabilities::NONE,
         ..EngineModel::new("m")
     };
-    let engine = MockEngine::start_local(EngineSpec::new("a", [model])).await.unwrap();
+    let engine = MockEngine::start_local(MockSpec::new("a", [model])).await.unwrap();
     let image = json!({"messages": [{"content": [{"type": "image_url"}]}]});
     let tools = json!({"tools": [weather_tool()]});
     let format = json!({"response_format": {"type": "json_object"}});
