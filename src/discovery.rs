@@ -21,7 +21,7 @@ mod queries;
 pub use client::{DiscoveryClient, DiscoveryError};
 pub use dns::look_up_groups;
 pub use examination::{Examination, MetricsPage};
-pub use idle_connection::KeepAlive;
+pub use idle_connection::IdleHandling;
 pub use listed_models::ListedModels;
 pub(crate) use metrics::samples;
 pub use metrics::{EnginePage, PageReader, ScrapeBudget, Scraper};
@@ -49,20 +49,20 @@ use health_check::HealthChecks;
 
 /// Runs every backend's checks and discovery, in one background service.
 #[derive(Clone)]
-pub struct DiscoveryService(Arc<Shared>);
+pub struct DiscoveryService(Arc<DiscoveryState>);
 
-struct Shared {
+struct DiscoveryState {
     client: Arc<DiscoveryClient>,
     rng: Mutex<SmallRng>,
     waiting: Arc<AtomicUsize>,
-    batches: mpsc::UnboundedSender<Batch>,
+    batches: mpsc::UnboundedSender<DiscoveredFleet>,
     scraper: Scraper,
     /// The queue, until the service runs.
-    queue: Mutex<Option<mpsc::UnboundedReceiver<Batch>>>,
+    queue: Mutex<Option<mpsc::UnboundedReceiver<DiscoveredFleet>>>,
 }
 
 /// The backends of one configuration.
-struct Batch {
+struct DiscoveredFleet {
     fleet: Arc<Fleet>,
     discovery: DiscoveryConfig,
     round: FirstRound,
@@ -93,7 +93,7 @@ impl DiscoveryService {
     pub fn new(fleet: &Arc<Fleet>, config: &Config, seed: u64) -> Self {
         let (batches, queue) = mpsc::unbounded_channel();
         let backends = fleet.topology().backends.len();
-        let service = Self(Arc::new(Shared {
+        let service = Self(Arc::new(DiscoveryState {
             client: Arc::default(),
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
             waiting: Arc::new(AtomicUsize::new(backends)),
@@ -133,7 +133,7 @@ impl DiscoveryService {
         };
         self.0.scraper.watch(fleet, config);
         let discovery = config.discovery.clone();
-        let batch = Batch { fleet: Arc::clone(fleet), discovery, round };
+        let batch = DiscoveredFleet { fleet: Arc::clone(fleet), discovery, round };
         let is_watched = self.0.batches.send(batch).is_ok();
         async move {
             if is_watched && fresh > 0 {
@@ -142,7 +142,7 @@ impl DiscoveryService {
         }
     }
 
-    fn spawn(&self, batch: &Batch) -> JoinSet<()> {
+    fn spawn(&self, batch: &DiscoveredFleet) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for backend in &batch.fleet.topology().backends {
             let watcher = Watcher {

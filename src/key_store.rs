@@ -30,7 +30,7 @@ use penstock_config::{AuthConfig, UnixTime};
 use penstock_core::clients::KeyTable;
 use serde_json::Value;
 
-use database::Database;
+use database::KeyDatabase;
 use revoked_tokens::StoredToken;
 use rows::DamagedRow;
 
@@ -57,7 +57,7 @@ impl StoreLimits {
 pub struct KeyStore {
     path: PathBuf,
     limits: StoreLimits,
-    database: Mutex<Database>,
+    database: Mutex<KeyDatabase>,
     table: ArcSwap<KeyTable>,
     revoked: ArcSwap<RevokedTokens>,
     is_usable: AtomicBool,
@@ -80,7 +80,7 @@ impl KeyStore {
         let store = Self {
             path: path.to_owned(),
             limits,
-            database: Mutex::new(Database::open(path)?),
+            database: Mutex::new(KeyDatabase::open(path)?),
             table: ArcSwap::default(),
             revoked: ArcSwap::default(),
             is_usable: AtomicBool::new(true),
@@ -277,7 +277,7 @@ impl KeyStore {
     /// Changes the file, and with it at once the keys of this process.
     fn write<T>(
         &self,
-        change: impl FnOnce(&mut Database) -> Result<T, KeyStoreError>,
+        change: impl FnOnce(&mut KeyDatabase) -> Result<T, KeyStoreError>,
     ) -> Result<T, KeyStoreError> {
         let mut database = self.database.lock();
         // What is written to a file that was deleted or replaced would be lost.
@@ -290,7 +290,7 @@ impl KeyStore {
         Ok(done)
     }
 
-    fn publish(&self, database: &Database) -> Result<(), KeyStoreError> {
+    fn publish(&self, database: &KeyDatabase) -> Result<(), KeyStoreError> {
         let (keys, tokens) = (database.records()?, database.revoked_tokens()?);
         self.table.store(Arc::new(record::to_table(&keys.whole)));
         self.revoked.store(Arc::new(RevokedTokens::new(&tokens.whole)));

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A token that was verified.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct VerifiedToken {
     pub client: Arc<ClientIdentity>,
     /// The issuer of the token.
     pub issuer: Arc<str>,
@@ -50,14 +50,14 @@ pub struct Verdict {
 /// The tokens of every identity provider.
 #[derive(Debug)]
 pub struct Tokens {
-    state: ArcSwap<State>,
+    state: ArcSwap<IssuerSet>,
     was_configured: AtomicBool,
     verified: AtomicU64,
     evicted: AtomicU64,
 }
 
 #[derive(Debug)]
-struct State {
+struct IssuerSet {
     issuers: Vec<Arc<Issuer>>,
     cache: Cache,
     max_size: usize,
@@ -74,7 +74,7 @@ impl Tokens {
     pub fn new(auth: &AuthConfig) -> Self {
         signatures::install();
         Self {
-            state: ArcSwap::from_pointee(State::new(auth, &[])),
+            state: ArcSwap::from_pointee(IssuerSet::new(auth, &[])),
             was_configured: AtomicBool::new(!auth.jwt.is_empty()),
             verified: AtomicU64::new(0),
             evicted: AtomicU64::new(0),
@@ -93,7 +93,7 @@ impl Tokens {
             state.issuers.iter().for_each(|issuer| issuer.reread());
             return;
         }
-        self.state.store(Arc::new(State::new(auth, &state.issuers)));
+        self.state.store(Arc::new(IssuerSet::new(auth, &state.issuers)));
         self.was_configured.fetch_or(!auth.jwt.is_empty(), Ordering::Relaxed);
     }
 
@@ -118,7 +118,7 @@ impl Tokens {
         hash: &KeyHash,
         token: &[u8],
         now: UnixTime,
-    ) -> Option<Result<Arc<Verdict>, TokenRefusal>> {
+    ) -> Option<Result<Arc<VerifiedToken>, TokenRefusal>> {
         let state = self.state.load();
         // A JWT has three parts: any other text is a key, and costs no decoding.
         if state.issuers.is_empty() || token.iter().filter(|byte| **byte == b'.').count() != 2 {
@@ -173,7 +173,7 @@ impl Tokens {
     }
 }
 
-impl State {
+impl IssuerSet {
     fn new(auth: &AuthConfig, known: &[Arc<Issuer>]) -> Self {
         let issuer = |config: &JwtConfig| {
             // Keeps its keys and its thread: a reload must not refuse the tokens of an unchanged
@@ -190,7 +190,7 @@ impl State {
 
     /// Returns whether the issuer of a verdict still has the keys that it was made with: a key that
     /// the provider has withdrawn ends the tokens that it signed.
-    fn is_current(&self, verdict: &Verdict) -> bool {
+    fn is_current(&self, verdict: &VerifiedToken) -> bool {
         let (position, version) = verdict.verified_by;
         self.issuers.get(position).is_some_and(|issuer| issuer.version() == version)
     }
@@ -200,7 +200,7 @@ impl State {
         hash: &KeyHash,
         token: &[u8],
         now: UnixTime,
-    ) -> Result<Arc<Verdict>, TokenRefusal> {
+    ) -> Result<Arc<VerifiedToken>, TokenRefusal> {
         if token.len() > self.max_size {
             return Err(TokenRefusal::TooLong { limit: self.max_size });
         }
@@ -223,7 +223,7 @@ impl State {
         let key = keys.find(header.kid.as_deref(), header.alg, position)?;
         let claims = signatures::verified_claims(token, key, header.alg)?;
         let content = claims::read(&issuer.config, &claims, now)?;
-        Ok(Arc::new(Verdict {
+        Ok(Arc::new(VerifiedToken {
             client: content.client,
             issuer: Arc::clone(&issuer.id),
             jti: content.jti,

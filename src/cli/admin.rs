@@ -6,14 +6,14 @@ use penstock_config::BackendUrl;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::client::{Client, Response};
+use super::client::{HttpClient, HttpResponse};
 use super::error::CliError;
 
 /// The admin port of a running penstock.
 #[derive(Debug)]
 pub(super) struct AdminPort {
     authority: String,
-    client: Client,
+    client: HttpClient,
 }
 
 impl AdminPort {
@@ -22,7 +22,7 @@ impl AdminPort {
         let url: BackendUrl = url.parse()?;
         let token = token_file.map(read_token).transpose()?;
         // Editors end the file of a token with a line break.
-        let client = Client::new(&url.to_string(), token.as_deref().map(str::trim));
+        let client = HttpClient::new(&url.to_string(), token.as_deref().map(str::trim));
         Ok(Self { authority: url.authority(), client })
     }
 
@@ -51,7 +51,7 @@ fn read_token(path: &Path) -> Result<String, CliError> {
         .map_err(|source| CliError::Unreadable { path: path.to_owned(), source })
 }
 
-fn body_of(response: Response) -> Result<Vec<u8>, CliError> {
+fn body_of(response: HttpResponse) -> Result<Vec<u8>, CliError> {
     if response.status == 200 {
         Ok(response.body)
     } else {

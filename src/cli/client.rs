@@ -15,7 +15,7 @@ const MAX_RESPONSE: u64 = 64 << 20;
 
 /// A client for one origin.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct HttpClient {
     agent: Agent,
     /// Scheme, host and port, and the base path, if any.
     base: String,
@@ -25,7 +25,7 @@ pub(super) struct Client {
 }
 
 #[derive(Debug)]
-pub(super) struct Response {
+pub(super) struct HttpResponse {
     pub(super) status: u16,
     headers: HeaderMap,
     pub(super) body: Vec<u8>,
@@ -42,7 +42,7 @@ pub(super) enum ClientError {
     NotHttp { base: String, source: Error },
 }
 
-impl Client {
+impl HttpClient {
     /// Creates a client for `base` that sends `token` as bearer token.
     pub(super) fn new(base: &str, token: Option<&str>) -> Self {
         let agent = new_client(base.starts_with("https:"), TIMEOUTS);
@@ -54,7 +54,7 @@ impl Client {
         Self { header: Some((name, value)), ..self }
     }
 
-    pub(super) fn get(&self, path: &str) -> Result<Response, ClientError> {
+    pub(super) fn get(&self, path: &str) -> Result<HttpResponse, ClientError> {
         let request = self.agent.get(format!("{}{path}", self.base));
         let sent = match &self.token {
             Some(token) => request.header("authorization", format!("Bearer {token}")).call(),
@@ -64,7 +64,7 @@ impl Client {
     }
 
     /// Sends `body` as JSON.
-    pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<Response, ClientError> {
+    pub(super) fn post(&self, path: &str, body: &[u8]) -> Result<HttpResponse, ClientError> {
         let request = self.agent.post(format!("{}{path}", self.base));
         let mut request = request.header("content-type", "application/json");
         if let Some((name, value)) = self.header {
@@ -80,11 +80,11 @@ impl Client {
     fn read(
         &self,
         sent: Result<http::Response<ureq::Body>, Error>,
-    ) -> Result<Response, ClientError> {
+    ) -> Result<HttpResponse, ClientError> {
         let (head, mut body) = sent.map_err(|source| self.to_error(source))?.into_parts();
         let body = body.with_config().limit(MAX_RESPONSE).read_to_vec();
         let body = body.map_err(|source| self.to_error(source))?;
-        Ok(Response { status: head.status.as_u16(), headers: head.headers, body })
+        Ok(HttpResponse { status: head.status.as_u16(), headers: head.headers, body })
     }
 
     fn to_error(&self, source: Error) -> ClientError {
@@ -112,7 +112,7 @@ impl Client {
     }
 }
 
-impl Response {
+impl HttpResponse {
     /// Returns the value of a header, if it is text.
     pub(super) fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -128,7 +128,7 @@ mod tests {
 
     /// Serves one connection with `response`. Returns the client's result and the request that it
     /// sent.
-    fn exchange(response: &str) -> (Result<Response, ClientError>, String) {
+    fn exchange(response: &str) -> (Result<HttpResponse, ClientError>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());
         std::thread::scope(|scope| {
@@ -143,7 +143,7 @@ mod tests {
                 stream.write_all(response.as_bytes()).unwrap();
                 String::from_utf8(request).unwrap()
             });
-            let result = Client::new(&base, Some("t")).post("/x", b"{}");
+            let result = HttpClient::new(&base, Some("t")).post("/x", b"{}");
             (result, server.join().unwrap())
         })
     }

@@ -15,7 +15,7 @@ use penstock_config::{Config, Environment};
 use penstock_mock::{EXAMPLES, EngineModel, MockEngine, MockSpec, replicated_fleet, traffic_fleet};
 use tokio::runtime::{Builder, Handle, Runtime};
 
-use super::client::Client;
+use super::client::HttpClient;
 use super::error::{CliError, FAILED, OK};
 use super::logging;
 use super::output::Output;
@@ -84,7 +84,7 @@ fn engines_failed(source: std::io::Error) -> CliError {
 
 /// The addresses of a demo.
 #[derive(Debug, Clone, Copy)]
-struct Addresses {
+struct DemoAddresses {
     data: SocketAddr,
     admin: SocketAddr,
 }
@@ -98,13 +98,13 @@ pub(super) fn run(args: &DemoArgs, _output: &mut Output) -> Result<(), CliError>
         .map_err(engines_failed)?;
     let specs = if args.traffic { traffic_fleet() } else { replicated_fleet() };
     let engines = runtime.block_on(start_engines(specs)).map_err(engines_failed)?;
-    let addresses = Addresses {
+    let addresses = DemoAddresses {
         data: free_address(args.listen).map_err(engines_failed)?,
         admin: free_address(args.admin_listen).map_err(engines_failed)?,
     };
     let traffic = args.traffic.then(Traffic::prepare).transpose();
     let traffic = traffic.map_err(|error| CliError::failure(DemoError::Ledger(error)))?;
-    let scene = Scene { addresses, engines: engines.into(), traffic: traffic.map(Arc::new) };
+    let scene = RunningDemo { addresses, engines: engines.into(), traffic: traffic.map(Arc::new) };
     let yaml = scene.to_yaml();
     let config = Config::parse(&yaml, "demo", "".as_ref(), &Environment::default())?;
     let apply_log = logging::start(&config.log)?;
@@ -141,16 +141,16 @@ fn free_address(wanted: SocketAddr) -> std::io::Result<SocketAddr> {
 
 /// The running parts of a demo.
 #[derive(Debug, Clone)]
-struct Scene {
-    addresses: Addresses,
+struct RunningDemo {
+    addresses: DemoAddresses,
     engines: Arc<[MockEngine]>,
     traffic: Option<Arc<Traffic>>,
 }
 
-impl Scene {
+impl RunningDemo {
     /// The configuration, as a user would write it.
     fn to_yaml(&self) -> String {
-        let Addresses { data, admin } = self.addresses;
+        let DemoAddresses { data, admin } = self.addresses;
         // Faults are part of the demo, so their log messages stay out of this terminal.
         let mut yaml = format!(
             "server: {{ listen: \"{data}\", drain_timeout: 2s }}\n\
@@ -187,7 +187,7 @@ impl Scene {
 
 /// Waits on another thread until the server is ready, then runs the demo. The server has the main
 /// thread.
-fn visit(runtime: &Runtime, scene: Scene, once: bool) {
+fn visit(runtime: &Runtime, scene: RunningDemo, once: bool) {
     runtime.spawn_blocking(move || {
         let addresses = scene.addresses;
         let done = wait_until_ready(addresses.admin).and_then(|()| {
@@ -214,7 +214,7 @@ fn visit(runtime: &Runtime, scene: Scene, once: bool) {
 
 fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
     let until = now().after(READY_WITHIN);
-    let client = Client::new(&format!("http://{admin}"), None);
+    let client = HttpClient::new(&format!("http://{admin}"), None);
     while now() < until {
         if client.get("/health/ready").is_ok_and(|response| response.status == 200) {
             return Ok(());
@@ -225,7 +225,7 @@ fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
 }
 
 /// Runs everything once. Returns whether all went as it should.
-fn show_all(scene: &Scene) -> Result<bool, CliError> {
+fn show_all(scene: &RunningDemo) -> Result<bool, CliError> {
     let mut output = Output::of_process();
     let mut is_good = true;
     for trial in trials() {
@@ -237,7 +237,7 @@ fn show_all(scene: &Scene) -> Result<bool, CliError> {
 }
 
 /// Sends requests to the two engines with the same model, and kills one of them.
-fn play_acts(scene: &Scene, output: &mut Output) -> Result<bool, CliError> {
+fn play_acts(scene: &RunningDemo, output: &mut Output) -> Result<bool, CliError> {
     let data = scene.addresses.data;
     let session = acts::keep_session(data)?;
     output.line(&session.line)?;
@@ -246,8 +246,8 @@ fn play_acts(scene: &Scene, output: &mut Output) -> Result<bool, CliError> {
     Ok(session.is_good && failover.is_good)
 }
 
-fn introduce(scene: &Scene) -> Result<(), CliError> {
-    let Addresses { data, admin } = scene.addresses;
+fn introduce(scene: &RunningDemo) -> Result<(), CliError> {
+    let DemoAddresses { data, admin } = scene.addresses;
     let mut output = Output::of_process();
     let count = scene.engines.len();
     output.line(format!("penstock listens on http://{data} with {count} mock engines:"))?;

@@ -22,8 +22,8 @@ use super::output::Output;
 use super::source::ConfigArgs;
 use crate::discovery::DiscoveryClient;
 use crate::lifecycle::look_up_at_start;
-use backends::Terms;
-use finding::{Finding, Level, count};
+use backends::DoctorSettings;
+use finding::{Finding, Severity, count};
 
 const AFTER_HELP: &str = "\
 Each finding is ok, warn (works, but may fail later) or fail (does not work), followed by a remedy.
@@ -99,7 +99,7 @@ pub(super) fn run(args: &DoctorArgs, output: &mut Output) -> Result<(), CliError
     } else {
         print_text(&findings, output)?;
     }
-    match count(&findings, Level::Fail) {
+    match count(&findings, Severity::Fail) {
         0 => Ok(()),
         failures => Err(CliError::failure(DoctorError::Failures(failures))),
     }
@@ -111,8 +111,10 @@ fn examine_backends(
     watch: Option<Duration>,
 ) -> Result<Vec<Finding>, CliError> {
     let config = &generation.config;
-    let terms =
-        Terms { idle: config.limits.idle_timeout, wants_telemetry: config.wants_telemetry() };
+    let terms = DoctorSettings {
+        idle: config.limits.idle_timeout,
+        wants_telemetry: config.wants_telemetry(),
+    };
     // A backend that still holds the connection then outlasts penstock's reuse of it.
     let watch = watch.unwrap_or(terms.idle + Duration::from_secs(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -147,15 +149,15 @@ fn print_text(findings: &[Finding], output: &mut Output) -> Result<(), CliError>
             output.line(format!("{:<4}  {:<widest$}  -> {remedy}", "", ""))?;
         }
     }
-    let [ok, warn, fail] = Level::ALL.map(|level| count(findings, level));
+    let [ok, warn, fail] = Severity::ALL.map(|level| count(findings, level));
     output.line(format!("\n{ok} ok, {warn} warnings, {fail} failures"))
 }
 
 fn print_json(findings: &[Finding], output: &mut Output) -> Result<(), CliError> {
     let value = json!({
-        "ok": count(findings, Level::Ok),
-        "warn": count(findings, Level::Warn),
-        "fail": count(findings, Level::Fail),
+        "ok": count(findings, Severity::Ok),
+        "warn": count(findings, Severity::Warn),
+        "fail": count(findings, Severity::Fail),
         "findings": findings,
     });
     output.line(format!("{value:#}"))

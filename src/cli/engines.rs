@@ -91,7 +91,7 @@ impl EngineFlags {
 
 /// The reason why an engine cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum EngineError {
+pub(super) enum UnusableEngine {
     #[error("--engine: no row '{given}', and no file of that name (rows: {known})")]
     Unknown { given: String, known: String },
     #[error("cannot read {}: {source}", path.display())]
@@ -118,7 +118,7 @@ struct Fitted {
 }
 
 impl Fitted {
-    fn step_model(&self, path: &Path) -> Result<StepModel, EngineError> {
+    fn step_model(&self, path: &Path) -> Result<StepModel, UnusableEngine> {
         let path = path.to_owned();
         match (&self.step_time, &self.step_table) {
             (Some(time), None) => {
@@ -128,9 +128,9 @@ impl Fitted {
             }
             (None, Some(grid)) => match StepTable::new(grid) {
                 Ok(table) => Ok(StepModel::Table(Arc::new(table))),
-                Err(source) => Err(EngineError::Grid { path, source }),
+                Err(source) => Err(UnusableEngine::Grid { path, source }),
             },
-            (Some(_), Some(_)) | (None, None) => Err(EngineError::NoTime { path }),
+            (Some(_), Some(_)) | (None, None) => Err(UnusableEngine::NoTime { path }),
         }
     }
 }
@@ -165,7 +165,7 @@ pub(super) struct ChosenEngine {
 const UNKNOWN: &str = "unknown";
 
 /// Returns the engine of a row, or of a file that a fit wrote.
-pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
+pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, UnusableEngine> {
     let rows = engine_rows()?;
     // Before any file: one with the name of a row can still be given as a path.
     if let Some(row) = rows.iter().find(|row| row.name() == given) {
@@ -179,12 +179,12 @@ pub(super) fn engine_of(given: &str) -> Result<ChosenEngine, EngineError> {
     if !path.exists() {
         let mut known: Vec<String> = rows.iter().map(EngineRow::name).collect();
         known.push(UNKNOWN.to_owned());
-        return Err(EngineError::Unknown { given: given.to_owned(), known: known.join(", ") });
+        return Err(UnusableEngine::Unknown { given: given.to_owned(), known: known.join(", ") });
     }
     let text = std::fs::read_to_string(path)
-        .map_err(|source| EngineError::Unreadable { path: path.to_owned(), source })?;
+        .map_err(|source| UnusableEngine::Unreadable { path: path.to_owned(), source })?;
     let fitted: Fitted = serde_json::from_str(&text)
-        .map_err(|source| EngineError::File { path: path.to_owned(), source })?;
+        .map_err(|source| UnusableEngine::File { path: path.to_owned(), source })?;
     let step_time = fitted.step_model(path)?;
     let Limits { max_requests, max_step_tokens, max_context, kv_blocks, has_slots } = fitted.limits;
     let spec = EngineSpec {

@@ -134,8 +134,10 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
         return Err(CliError::ConfigForAdmin);
     }
     let mut source = match &args.admin {
-        Some(url) => Source::Remote(AdminPort::new(url, args.admin_token_file.as_deref())?),
-        None => Source::Local(Box::new(Local::new(args, output)?)),
+        Some(url) => {
+            ExplanationSource::Remote(AdminPort::new(url, args.admin_token_file.as_deref())?)
+        }
+        None => ExplanationSource::Local(Box::new(Local::new(args, output)?)),
     };
     if let Some(path) = &args.requests {
         return explain_lines(path, &mut source, output);
@@ -154,7 +156,11 @@ pub(super) fn run(args: &ExplainArgs, output: &mut Output) -> Result<(), CliErro
     if args.json { output.line(format!("{:#}", sorted_json(&report))) } else { output.line(report) }
 }
 
-fn explain_lines(path: &Path, source: &mut Source, output: &mut Output) -> Result<(), CliError> {
+fn explain_lines(
+    path: &Path,
+    source: &mut ExplanationSource,
+    output: &mut Output,
+) -> Result<(), CliError> {
     let input = BufReader::new(open(path).map_err(unreadable(path))?);
     // The operator's own file: its bodies may be as large as those of requests.
     let mut lines = Lines::new(input, u64::MAX);
@@ -170,12 +176,12 @@ fn explain_lines(path: &Path, source: &mut Source, output: &mut Output) -> Resul
 }
 
 /// The source of explanations: a router in this process, or a running penstock.
-enum Source {
+enum ExplanationSource {
     Local(Box<Local>),
     Remote(AdminPort),
 }
 
-impl Source {
+impl ExplanationSource {
     fn explain(&mut self, sample: &DryRunRequest) -> Result<DryRunReport, CliError> {
         match self {
             Self::Local(local) => Ok(local.explain(sample)),

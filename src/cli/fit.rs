@@ -11,7 +11,7 @@ use penstock_sim::run::{RecordedRun, RunError};
 use penstock_sim::workload::{TraceFormat, read_timings};
 use serde_json::{Value, json};
 
-use super::engines::{EngineError, EngineFlags, engine_json, engine_of, readable};
+use super::engines::{EngineFlags, UnusableEngine, engine_json, engine_of, readable};
 use super::error::{CliError, USAGE};
 use super::output::Output;
 
@@ -66,7 +66,7 @@ pub(super) struct FitArgs {
 #[derive(Debug, thiserror::Error)]
 enum FitError {
     #[error("{0}")]
-    Engine(#[from] EngineError),
+    Engine(#[from] UnusableEngine),
     #[error("{}: no backend '{given}' with streams that have ended (backends: {known})", path.display())]
     UnknownBackend { path: PathBuf, given: String, known: String },
     #[error("{}: {source}", path.display())]

@@ -77,7 +77,7 @@ impl RoutingChoice {
 
 /// The strategy or preset that chooses backends.
 #[derive(Debug, Clone)]
-enum Policy {
+enum StrategyOrPreset {
     Strategy(Strategy),
     Preset(&'static Preset),
 }
@@ -86,7 +86,7 @@ enum Policy {
 #[derive(Debug, Default)]
 struct Selection {
     /// The policy, and the flag or file that sets it.
-    policy: Option<(Policy, String)>,
+    policy: Option<(StrategyOrPreset, String)>,
     scorers: Option<SelectedScorers>,
 }
 
@@ -104,8 +104,10 @@ impl RoutingArgs {
         let mut settings = Vec::new();
         let mut set = |path: &str, value: &str| settings.push((path.to_owned(), value.to_owned()));
         match policy {
-            Some((Policy::Strategy(strategy), _)) => set("routing.strategy", strategy.name()),
-            Some((Policy::Preset(preset), _)) => {
+            Some((StrategyOrPreset::Strategy(strategy), _)) => {
+                set("routing.strategy", strategy.name())
+            }
+            Some((StrategyOrPreset::Preset(preset), _)) => {
                 set("routing.strategy", Strategy::Weighted.name());
                 set("routing.preset", preset.name);
             }
@@ -121,10 +123,10 @@ impl RoutingArgs {
     pub(super) fn choice(&self) -> Result<RoutingChoice, CliError> {
         let Selection { policy, scorers } = self.read()?;
         let mut choice = match policy {
-            Some((Policy::Strategy(strategy), _)) => {
+            Some((StrategyOrPreset::Strategy(strategy), _)) => {
                 RoutingChoice { strategy: Some(strategy), scorers: None }
             }
-            Some((Policy::Preset(preset), _)) => {
+            Some((StrategyOrPreset::Preset(preset), _)) => {
                 RoutingChoice { strategy: Some(Strategy::Weighted), scorers: Some(preset.specs()) }
             }
             None => RoutingChoice::default(),
@@ -139,11 +141,11 @@ impl RoutingArgs {
     pub(super) fn scorers(&self) -> Result<Option<Vec<ScorerSpec>>, CliError> {
         let Selection { policy, scorers } = self.read()?;
         match policy {
-            None | Some((Policy::Strategy(Strategy::Weighted), _)) => {
+            None | Some((StrategyOrPreset::Strategy(Strategy::Weighted), _)) => {
                 scorers.map(SelectedScorers::into_specs).transpose()
             }
-            Some((Policy::Preset(preset), _)) => Ok(Some(preset.specs())),
-            Some((Policy::Strategy(other), place)) => {
+            Some((StrategyOrPreset::Preset(preset), _)) => Ok(Some(preset.specs())),
+            Some((StrategyOrPreset::Strategy(other), place)) => {
                 let reason = format!("{} has no scorers; use weighted or a preset", other.name());
                 Err(CliError::Scorers { place, reason })
             }
@@ -169,11 +171,14 @@ impl Selection {
     /// policy, and a policy without scorers replaces its scorers.
     fn or(self, file: Self) -> Self {
         let keeps_list = match &self.policy {
-            None | Some((Policy::Strategy(Strategy::Weighted), _)) => self.scorers.is_none(),
-            Some((Policy::Strategy(_) | Policy::Preset(_), _)) => false,
+            None | Some((StrategyOrPreset::Strategy(Strategy::Weighted), _)) => {
+                self.scorers.is_none()
+            }
+            Some((StrategyOrPreset::Strategy(_) | StrategyOrPreset::Preset(_), _)) => false,
         };
-        let keeps_policy = |policy: &Policy| {
-            self.scorers.is_none() || matches!(policy, Policy::Strategy(Strategy::Weighted))
+        let keeps_policy = |policy: &StrategyOrPreset| {
+            self.scorers.is_none()
+                || matches!(policy, StrategyOrPreset::Strategy(Strategy::Weighted))
         };
         Self {
             policy: self.policy.or(file.policy.filter(|(policy, _)| keeps_policy(policy))),
@@ -217,7 +222,8 @@ fn checked(
 }
 
 fn refuse_both(selection: &Selection, place: impl FnOnce() -> String) -> Result<(), CliError> {
-    let (Some((Policy::Preset(preset), _)), Some(_)) = (&selection.policy, &selection.scorers)
+    let (Some((StrategyOrPreset::Preset(preset), _)), Some(_)) =
+        (&selection.policy, &selection.scorers)
     else {
         return Ok(());
     };
@@ -225,10 +231,13 @@ fn refuse_both(selection: &Selection, place: impl FnOnce() -> String) -> Result<
     Err(CliError::Scorers { place: place(), reason })
 }
 
-fn named(name: Option<&str>, place: String) -> Result<Option<(Policy, String)>, CliError> {
+fn named(
+    name: Option<&str>,
+    place: String,
+) -> Result<Option<(StrategyOrPreset, String)>, CliError> {
     let Some(name) = name else { return Ok(None) };
-    let strategy = Strategy::from_name(name).map(Policy::Strategy);
-    if let Some(policy) = strategy.or_else(|| Preset::find(name).map(Policy::Preset)) {
+    let strategy = Strategy::from_name(name).map(StrategyOrPreset::Strategy);
+    if let Some(policy) = strategy.or_else(|| Preset::find(name).map(StrategyOrPreset::Preset)) {
         return Ok(Some((policy, place)));
     }
     let strategies = Strategy::ALL.iter().map(|strategy| strategy.name());

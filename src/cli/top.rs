@@ -18,9 +18,9 @@ use serde_json::Value;
 use super::admin::AdminPort;
 use super::error::CliError;
 use super::output::Output;
-use figures::Figures;
+use figures::TopFigures;
 use frame::{Scene, Style, draw};
-use page::Page;
+use page::TopPage;
 use terminal::{Terminal, size};
 
 const INTERVAL: Duration = Duration::from_secs(2);
@@ -85,7 +85,7 @@ fn parse_interval(given: &str) -> Result<Duration, UnitError> {
 
 pub(super) fn run(args: &TopArgs, output: &mut Output) -> Result<(), CliError> {
     let admin = AdminPort::new(&args.admin, args.admin_token_file.as_deref())?;
-    let mut view = View { last: Reading::take(&admin)?, admin };
+    let mut view = View { last: PollResult::take(&admin)?, admin };
     let interval = args.interval.unwrap_or(INTERVAL);
     if args.once || !io::stdout().is_terminal() {
         // A program that reads frames sets the interval if it wants several; others get one.
@@ -134,31 +134,31 @@ fn print_frames(
 }
 
 /// The result of one poll.
-struct Reading {
+struct PollResult {
     at: Timestamp,
-    page: Page,
+    page: TopPage,
     fleet: Value,
 }
 
-impl Reading {
+impl PollResult {
     fn take(admin: &AdminPort) -> Result<Self, CliError> {
         let page = admin.page("/metrics")?;
         // With the counters: the time between two of these pages is what rates are divided by.
         let at = now();
         let fleet = admin.json("/fleet")?;
-        Ok(Self { at, page: Page::parse(&String::from_utf8_lossy(&page)), fleet })
+        Ok(Self { at, page: TopPage::parse(&String::from_utf8_lossy(&page)), fleet })
     }
 }
 
 struct View {
     admin: AdminPort,
-    last: Reading,
+    last: PollResult,
 }
 
 impl View {
     fn next(&mut self, style: Style) -> Result<Vec<String>, CliError> {
-        let next = Reading::take(&self.admin)?;
-        let figures = Figures::new(&self.last.page, &next.page, next.at.since(self.last.at));
+        let next = PollResult::take(&self.admin)?;
+        let figures = TopFigures::new(&self.last.page, &next.page, next.at.since(self.last.at));
         let versions = next.page.by_label("penstock_build_info", "version");
         let scene = Scene {
             authority: self.admin.authority(),

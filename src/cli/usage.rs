@@ -77,7 +77,7 @@ enum Format {
 
 /// The reason why there is nothing to print.
 #[derive(Debug, thiserror::Error)]
-enum UsageError {
+enum UsageFileError {
     #[error("the ledger has no file: set ledger.path, or pass --file FILE")]
     NoFile,
     #[error("there is no file {}: penstock writes it once it has started with ledger.path", path.display())]
@@ -87,18 +87,20 @@ enum UsageError {
 }
 
 pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError> {
-    let fail = |code, error: UsageError| CliError::Command { code, error: Box::new(error) };
+    let fail = |code, error: UsageFileError| CliError::Command { code, error: Box::new(error) };
     let path = match &args.file {
         Some(path) => path.clone(),
-        None => args.config.load()?.ledger.path.ok_or_else(|| fail(USAGE, UsageError::NoFile))?,
+        None => {
+            args.config.load()?.ledger.path.ok_or_else(|| fail(USAGE, UsageFileError::NoFile))?
+        }
     };
     if !path.exists() {
-        return Err(fail(FAILED, UsageError::Missing { path }));
+        return Err(fail(FAILED, UsageFileError::Missing { path }));
     }
     if args.budgets {
         let states = budgets::states(&args.config.load()?, &path, unix_seconds());
         let states =
-            states.map_err(|source| fail(FAILED, UsageError::Unreadable { path, source }))?;
+            states.map_err(|source| fail(FAILED, UsageFileError::Unreadable { path, source }))?;
         return output.text(match args.format {
             Format::Table => budgets::to_table(&states),
             Format::Csv => budgets::to_csv(&states),
@@ -115,7 +117,7 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
     let query =
         ReportQuery { by, since: args.since.clone(), until: args.until.clone(), limit: None };
     let rows = report(&path, &query)
-        .map_err(|source| fail(FAILED, UsageError::Unreadable { path, source }))?;
+        .map_err(|source| fail(FAILED, UsageFileError::Unreadable { path, source }))?;
     output.text(match args.format {
         Format::Table => to_table(&query.by, &rows),
         Format::Csv => to_csv(&query.by, &rows),

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{EngineFacts, detect, facts};
-use super::idle_connection::{KeepAlive, watch_idle};
+use super::idle_connection::{IdleHandling, watch_idle};
 use super::listed_models::ListedModels;
 use super::metrics::read_slots;
 use super::ollama_models::ShownModels;
@@ -38,7 +38,7 @@ pub struct Examination {
     /// The state of its metrics page; `None` for engines without a page that we read.
     pub metrics: Option<MetricsPage>,
     /// Its handling of idle connections.
-    pub keep_alive: KeepAlive,
+    pub keep_alive: IdleHandling,
     /// Its clock in seconds since 1970, if it sends a Date.
     pub clock: Option<u64>,
 }
@@ -84,7 +84,7 @@ impl DiscoveryClient {
         };
         let metrics = self.metrics(backend, facts).await;
         let (keep_alive, clock) =
-            watch_idle(backend, watch).await.unwrap_or((KeepAlive::Unknown, None));
+            watch_idle(backend, watch).await.unwrap_or((IdleHandling::Unknown, None));
         Examination { resolves, check, remark, engine, version, models, metrics, keep_alive, clock }
     }
 

@@ -17,7 +17,7 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// A backend's handling of an idle connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KeepAlive {
+pub enum IdleHandling {
     /// Closes it after every response.
     NotKept,
     /// Closes it after this time.
@@ -33,7 +33,7 @@ pub enum KeepAlive {
 pub(super) async fn watch_idle(
     backend: &Backend,
     watch: Duration,
-) -> Option<(KeepAlive, Option<u64>)> {
+) -> Option<(IdleHandling, Option<u64>)> {
     let address = backend.state.addresses.first().filter(|_| !backend.config.url.https)?;
     let timeout = backend.config.health.timeout;
     let connecting = tokio::time::timeout(timeout, TcpStream::connect(address)).await;
@@ -45,7 +45,7 @@ pub(super) async fn watch_idle(
         match tokio::time::timeout(wait, stream.read_buf(&mut response)).await {
             Ok(Ok(0) | Err(_)) => {
                 let closes =
-                    if response.is_empty() { KeepAlive::Unknown } else { KeepAlive::NotKept };
+                    if response.is_empty() { IdleHandling::Unknown } else { IdleHandling::NotKept };
                 return Some((closes, clock_of(&response)));
             }
             Ok(Ok(_)) => wait = SETTLE,
@@ -65,8 +65,8 @@ pub(super) async fn watch_idle(
     };
     // The connection was idle during the silence that ended the response, too.
     let keep_alive = match tokio::time::timeout(watch.saturating_sub(SETTLE), watching).await {
-        Ok(()) => KeepAlive::Closes(SETTLE + now().since(idle_since)),
-        Err(_still_open) => KeepAlive::Stays(SETTLE + now().since(idle_since)),
+        Ok(()) => IdleHandling::Closes(SETTLE + now().since(idle_since)),
+        Err(_still_open) => IdleHandling::Stays(SETTLE + now().since(idle_since)),
     };
     Some((keep_alive, clock_of(&response)))
 }
@@ -112,7 +112,10 @@ pub(in crate::discovery) mod tests {
     }
 
     /// Watches a backend that responds once and closes the connection after a while.
-    async fn measure(closes_after: Duration, watch: Duration) -> Option<(KeepAlive, Option<u64>)> {
+    async fn measure(
+        closes_after: Duration,
+        watch: Duration,
+    ) -> Option<(IdleHandling, Option<u64>)> {
         let (listener, backend) = listening("engine: vllm").await;
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
@@ -133,14 +136,14 @@ pub(in crate::discovery) mod tests {
     async fn keep_alive_of_an_idle_connection_is_measured() {
         let long = Duration::from_secs(10);
         let immediate = measure(Duration::ZERO, long).await;
-        assert_eq!(immediate, Some((KeepAlive::NotKept, Some(1_795_204_406))));
+        assert_eq!(immediate, Some((IdleHandling::NotKept, Some(1_795_204_406))));
         let after = Duration::from_millis(1500);
-        let Some((KeepAlive::Closes(measured), _)) = measure(after, long).await else {
+        let Some((IdleHandling::Closes(measured), _)) = measure(after, long).await else {
             panic!("it closes")
         };
         assert!((after..Duration::from_secs(9)).contains(&(measured + SETTLE)), "{measured:?}");
         let watched = measure(long, Duration::from_millis(800)).await;
-        assert!(matches!(watched, Some((KeepAlive::Stays(_), _))), "{watched:?}");
+        assert!(matches!(watched, Some((IdleHandling::Stays(_), _))), "{watched:?}");
     }
 
     #[test]

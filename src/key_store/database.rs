@@ -39,7 +39,7 @@ const COLUMNS: &str = "id, name, hash, last_four, attributes, created_at, revoke
 
 /// An open file.
 #[derive(Debug)]
-pub(super) struct Database {
+pub(super) struct KeyDatabase {
     // Dropped before the file: closing a descriptor releases the locks that the process has on a
     // file.
     connection: Connection,
@@ -51,13 +51,13 @@ pub(super) struct Database {
 /// Checks that a file can be used, or made.
 pub(super) fn check(path: &Path) -> Result<(), KeyStoreError> {
     if path.exists() {
-        return Database::open(path).map(drop);
+        return KeyDatabase::open(path).map(drop);
     }
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     Ok(std::fs::metadata(folder.unwrap_or(Path::new("."))).map(drop)?)
 }
 
-impl Database {
+impl KeyDatabase {
     /// Opens or creates the file.
     pub(super) fn open(path: &Path) -> Result<Self, KeyStoreError> {
         let (connection, file) = FILE.open(path)?;

@@ -17,22 +17,22 @@ use super::process_state::{ProcessState, send_line};
 use super::reload::{ReloadError, ReloadReport, Reloader};
 use super::shutdown::{Shutdown, next, watch_signal};
 use super::upgrade::{Successor, UpgradeError};
-use crate::lifecycle::systemd::{Notifier, State};
+use crate::lifecycle::systemd::{Notifier, SystemdState};
 use crate::proxy::{LaterIds, Proxy};
 
 /// The largest number of waiting commands; more are refused.
 const MAX_WAITING: usize = 16;
 
-enum Command {
+enum ControlCommand {
     Reload(Option<Duration>, oneshot::Sender<Result<ReloadReport, ReloadError>>),
     Upgrade(oneshot::Sender<Result<u32, UpgradeError>>),
 }
 
 /// Sends commands to the control loop.
 #[derive(Clone)]
-pub struct CommandSender(mpsc::Sender<Command>);
+pub struct CommandSender(mpsc::Sender<ControlCommand>);
 
-pub struct CommandReceiver(mpsc::Receiver<Command>);
+pub struct CommandReceiver(mpsc::Receiver<ControlCommand>);
 
 impl CommandSender {
     /// Creates a sender and its receiver.
@@ -47,7 +47,9 @@ impl CommandSender {
     /// [`ReloadError`] if the configuration in force stays unchanged.
     pub async fn reload(&self, simulate: Option<Duration>) -> Result<ReloadReport, ReloadError> {
         let (sender, result) = oneshot::channel();
-        self.0.try_send(Command::Reload(simulate, sender)).map_err(|_full| ReloadError::Busy)?;
+        self.0
+            .try_send(ControlCommand::Reload(simulate, sender))
+            .map_err(|_full| ReloadError::Busy)?;
         // Only a process that exits drops a command without a reply.
         result.await.unwrap_or(Err(ReloadError::Stopping))
     }
@@ -58,7 +60,7 @@ impl CommandSender {
     /// [`UpgradeError`] if this process continues to serve.
     pub async fn upgrade(&self) -> Result<u32, UpgradeError> {
         let (sender, result) = oneshot::channel();
-        self.0.try_send(Command::Upgrade(sender)).map_err(|_full| UpgradeError::Busy)?;
+        self.0.try_send(ControlCommand::Upgrade(sender)).map_err(|_full| UpgradeError::Busy)?;
         result.await.unwrap_or(Err(UpgradeError::Stopping))
     }
 }
@@ -105,10 +107,12 @@ impl ControlLoop {
         }
     }
 
-    async fn execute(&self, command: Command) {
+    async fn execute(&self, command: ControlCommand) {
         let is_delivered = match command {
-            Command::Reload(simulate, result) => result.send(self.reload(simulate).await).is_ok(),
-            Command::Upgrade(result) => result.send(self.upgrade().await).is_ok(),
+            ControlCommand::Reload(simulate, result) => {
+                result.send(self.reload(simulate).await).is_ok()
+            }
+            ControlCommand::Upgrade(result) => result.send(self.upgrade().await).is_ok(),
         };
         tracing::debug!(is_delivered, "command completed");
     }
@@ -125,10 +129,10 @@ impl ControlLoop {
         if self.reloader.proxy.is_stopping() {
             return Err(ReloadError::Stopping);
         }
-        self.notifier.notify(&[State::Reloading]);
+        self.notifier.notify(&[SystemdState::Reloading]);
         let reloaded = self.reloader.reload(simulate).await;
         // systemd waits for READY=1 after RELOADING=1, also if the reload failed (sd_notify(3)).
-        self.notifier.notify(&[State::Ready]);
+        self.notifier.notify(&[SystemdState::Ready]);
         reloaded
     }
 
@@ -163,7 +167,7 @@ impl ControlLoop {
                 }
                 // Sent before this process stops: systemd ends a service together with its main
                 // process.
-                self.notifier.notify(&[State::MainPid(pid)]);
+                self.notifier.notify(&[SystemdState::MainPid(pid)]);
                 self.stop.mark_upgraded();
                 self.sockets.release();
                 Ok(pid)

@@ -15,7 +15,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
-use crate::lifecycle::systemd::{Notifier, State};
+use crate::lifecycle::systemd::{Notifier, SystemdState};
 use crate::proxy::Proxy;
 
 /// The time after an upgrade in which responses carry `Connection: close`, so that few connections
@@ -104,9 +104,9 @@ impl ShutdownTrigger {
         self.proxy.begin_stop();
         let delay = self.proxy.generation().config.server.shutdown_delay;
         self.notifier.notify(&[
-            State::Stopping,
-            State::Status("shutting down: not ready"),
-            State::ExtendTimeout(delay.saturating_add(LEEWAY)),
+            SystemdState::Stopping,
+            SystemdState::Status("shutting down: not ready"),
+            SystemdState::ExtendTimeout(delay.saturating_add(LEEWAY)),
         ]);
         if delay.is_zero() {
             return;

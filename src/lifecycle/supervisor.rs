@@ -27,7 +27,7 @@ use super::shutdown::{LEEWAY, Shutdown, TerminationSignals};
 use super::strategy_log::StrategyLog;
 use super::upgrade::InheritedSockets;
 use crate::downstream::http1::IDLE_GRACE;
-use crate::lifecycle::systemd::{Notifier, State};
+use crate::lifecycle::systemd::{Notifier, SystemdState};
 use crate::proxy::Proxy;
 
 /// The interval of closing idle connections and of checking the status.
@@ -86,7 +86,7 @@ impl Supervisor {
         // First the state of the old process: its drains and limits hold from the first request on.
         self.take_over().await;
         self.sockets.start_accepting();
-        self.notifier.notify(&[State::Ready, State::Status(&self.status())]);
+        self.notifier.notify(&[SystemdState::Ready, SystemdState::Status(&self.status())]);
         self.log_strategies(true);
     }
 
@@ -164,7 +164,7 @@ impl Supervisor {
                     let is_due = status != reported || now() >= repeat_at;
                     // After an upgrade, the new process reports the status of the service.
                     if self.notifier.is_active() && is_due && !self.stop.is_upgraded() {
-                        self.notifier.notify(&[State::Status(&status)]);
+                        self.notifier.notify(&[SystemdState::Status(&status)]);
                         (reported, repeat_at) = (status, now().after(STATUS_INTERVAL));
                     }
                 }
@@ -193,7 +193,7 @@ impl Supervisor {
             return;
         }
         if self.is_data_plane_responsive().await {
-            self.notifier.notify(&[State::Watchdog]);
+            self.notifier.notify(&[SystemdState::Watchdog]);
             // One tick early, so that the next ping is not late.
             *due = now().after((interval / 2).saturating_sub(TICK));
         } else {
@@ -254,7 +254,8 @@ impl Supervisor {
                 let (in_flight, left) = (self.proxy.in_flight(), until.since(now()).as_secs());
                 let status =
                     format!("shutting down: {in_flight} requests in flight, {left} s left");
-                self.notifier.notify(&[State::Status(&status), State::ExtendTimeout(LEEWAY)]);
+                self.notifier
+                    .notify(&[SystemdState::Status(&status), SystemdState::ExtendTimeout(LEEWAY)]);
                 report_at = now().after(TICK);
             }
             tokio::time::sleep(POLL_INTERVAL).await;

@@ -11,7 +11,7 @@ use penstock_api::units::to_micros;
 
 /// A state that systemd is notified of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State<'a> {
+pub enum SystemdState<'a> {
     /// Startup or a reload is complete.
     Ready,
     Reloading,
@@ -25,7 +25,7 @@ pub enum State<'a> {
     ExtendTimeout(Duration),
 }
 
-impl State<'_> {
+impl SystemdState<'_> {
     fn write(self, message: &mut String) {
         let written = match self {
             Self::Ready => writeln!(message, "READY=1"),
@@ -97,7 +97,7 @@ impl Notifier {
         Self { socket: None, watchdog: None }
     }
 
-    /// Returns the timeout of the watchdog; [`State::Watchdog`] must be sent more often. `None`
+    /// Returns the timeout of the watchdog; [`SystemdState::Watchdog`] must be sent more often. `None`
     /// without a watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
@@ -109,7 +109,7 @@ impl Notifier {
     }
 
     /// Sends all states in one message. A failure is logged and otherwise ignored.
-    pub fn notify(&self, states: &[State<'_>]) {
+    pub fn notify(&self, states: &[SystemdState<'_>]) {
         let Some((socket, address)) = &self.socket else { return };
         let mut message = String::new();
         states.iter().for_each(|state| state.write(&mut message));
@@ -147,10 +147,10 @@ mod tests {
     fn message_has_one_variable_per_line() {
         let mut message = String::new();
         let states = [
-            State::Ready,
-            State::Status("two\nlines"),
-            State::MainPid(7),
-            State::ExtendTimeout(Duration::from_secs(2)),
+            SystemdState::Ready,
+            SystemdState::Status("two\nlines"),
+            SystemdState::MainPid(7),
+            SystemdState::ExtendTimeout(Duration::from_secs(2)),
         ];
         states.iter().for_each(|state| state.write(&mut message));
         let expected = "READY=1\nSTATUS=two lines\nMAINPID=7\nEXTEND_TIMEOUT_USEC=2000000\n";
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn reload_carries_the_monotonic_time() {
         let mut message = String::new();
-        State::Reloading.write(&mut message);
+        SystemdState::Reloading.write(&mut message);
         let (_, time) = message.trim().split_once("RELOADING=1\nMONOTONIC_USEC=").unwrap();
         assert!(time.parse::<u64>().unwrap() > 0);
     }
@@ -170,6 +170,6 @@ mod tests {
         assert_eq!(Address::of("/run/notify"), Some(Address::Path("/run/notify".to_owned())));
         assert_eq!(Address::of("@notify"), Some(Address::Abstract("notify".to_owned())));
         assert_eq!(Address::of("vsock:2:1"), None);
-        Notifier::silent().notify(&[State::Ready]);
+        Notifier::silent().notify(&[SystemdState::Ready]);
     }
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use penstock_config::{KeyHash, UnixTime};
 
-use super::Verdict;
+use super::VerifiedToken;
 
 const WAYS: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Cache {
-    slots: Box<[ArcSwapOption<Verdict>]>,
+    slots: Box<[ArcSwapOption<VerifiedToken>]>,
 }
 
 impl Cache {
@@ -27,7 +27,7 @@ impl Cache {
     }
 
     /// Returns the slots that a hash may be in.
-    fn slots(&self, hash: &KeyHash) -> &[ArcSwapOption<Verdict>] {
+    fn slots(&self, hash: &KeyHash) -> &[ArcSwapOption<VerifiedToken>] {
         let [a, b, c, d, e, f, g, h, ..] = *hash.as_bytes();
         let number = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
         let sets = self.slots.len().div_ceil(WAYS);
@@ -38,7 +38,7 @@ impl Cache {
     }
 
     /// Returns the verdict on the token with a hash.
-    pub(super) fn find(&self, hash: &KeyHash) -> Option<Arc<Verdict>> {
+    pub(super) fn find(&self, hash: &KeyHash) -> Option<Arc<VerifiedToken>> {
         self.slots(hash).iter().find_map(|slot| {
             let verdict = slot.load();
             let verdict = verdict.as_ref().filter(|verdict| verdict.hash == *hash)?;
@@ -47,9 +47,9 @@ impl Cache {
     }
 
     /// Remembers a verdict. Returns whether one of a token that is still valid was evicted.
-    pub(super) fn insert(&self, verdict: Arc<Verdict>, now: UnixTime) -> bool {
+    pub(super) fn insert(&self, verdict: Arc<VerifiedToken>, now: UnixTime) -> bool {
         // The time at which a slot is free: 0 for an empty one and for that of the same token.
-        let free_at = |slot: &ArcSwapOption<Verdict>| match &*slot.load() {
+        let free_at = |slot: &ArcSwapOption<VerifiedToken>| match &*slot.load() {
             Some(known) if known.hash != verdict.hash => known.expires_at.0,
             _ => 0,
         };
@@ -63,7 +63,7 @@ impl Cache {
         free_at > now.0
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = Arc<Verdict>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = Arc<VerifiedToken>> {
         self.slots.iter().filter_map(ArcSwapOption::load_full)
     }
 }

@@ -31,7 +31,7 @@ type Claims = Map<String, Value>;
 
 /// The content of a valid token.
 #[derive(Debug)]
-pub(super) struct Content {
+pub(super) struct TokenContent {
     pub(super) client: Arc<ClientIdentity>,
     /// The end of its validity, leeway included.
     pub(super) expires_at: UnixTime,
@@ -44,14 +44,14 @@ pub(super) fn read(
     config: &JwtConfig,
     claims: &Claims,
     now: UnixTime,
-) -> Result<Content, TokenRefusal> {
+) -> Result<TokenContent, TokenRefusal> {
     let expires_at = check_times(config, claims, now)?;
     check_audience(config, claims)?;
     let jti = match claims.get("jti") {
         None => None,
         Some(jti) => Some(KeyHash::of(text("jti", jti)?.as_bytes())),
     };
-    Ok(Content { client: Arc::new(to_client(config, claims)?), expires_at, jti })
+    Ok(TokenContent { client: Arc::new(to_client(config, claims)?), expires_at, jti })
 }
 
 /// Returns when the token expires, if it is valid now.

@@ -32,7 +32,7 @@ pub(super) struct Issuer {
     pub(super) id: Arc<str>,
     pub(super) name: Arc<str>,
     pub(super) algorithms: Vec<Algorithm>,
-    keys: ArcSwapOption<Known>,
+    keys: ArcSwapOption<KnownKeys>,
     /// The version of the keys, which grows when they change.
     version: AtomicU64,
     is_wanted: AtomicBool,
@@ -48,7 +48,7 @@ pub(super) struct Issuer {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownKeys {
     version: u64,
     keys: KeySet,
     document: KeyHash,
@@ -221,7 +221,7 @@ impl Issuer {
             );
         }
         let version = self.version().wrapping_add(1);
-        self.keys.store(Some(Arc::new(Known { version, keys, document: hash })));
+        self.keys.store(Some(Arc::new(KnownKeys { version, keys, document: hash })));
         // After the keys: a verdict of this version must find them.
         self.version.store(version, Ordering::Release);
         Ok(())
@@ -259,7 +259,7 @@ impl Drop for Issuer {
 }
 
 /// The keys at one time.
-pub(super) struct KeysGuard(Arc<Known>);
+pub(super) struct KeysGuard(Arc<KnownKeys>);
 
 impl std::ops::Deref for KeysGuard {
     type Target = KeySet;

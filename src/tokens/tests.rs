@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 
 use super::cache::Cache;
 use super::key_set::{KeySet, KeySetError};
-use super::{TokenRefusal, Verdict, claims};
+use super::{TokenRefusal, VerifiedToken, claims};
 
-fn verdict(number: u64, expires_at: u64) -> Arc<Verdict> {
-    Arc::new(Verdict {
+fn verdict(number: u64, expires_at: u64) -> Arc<VerifiedToken> {
+    Arc::new(VerifiedToken {
         client: Arc::new(ClientIdentity::new("id", "name")),
         issuer: "issuer".into(),
         jti: None,
@@ -45,7 +45,11 @@ fn smallest_cache_has_one_slot() {
     }
 }
 
-fn read(config: &JwtConfig, claims: &Value, now: u64) -> Result<claims::Content, TokenRefusal> {
+fn read(
+    config: &JwtConfig,
+    claims: &Value,
+    now: u64,
+) -> Result<claims::TokenContent, TokenRefusal> {
     claims::read(config, claims.as_object().unwrap(), UnixTime(now))
 }
 

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use penstock_mock::MockEngine;
 use tokio::runtime::Handle;
 
-use super::super::client::Client;
+use super::super::client::HttpClient;
 use super::super::error::CliError;
-use super::trials::Verdict;
+use super::trials::TrialVerdict;
 
 /// The model of the two engines, one of which is killed.
 const MODEL: &str = "llama3:8b";
@@ -42,7 +42,7 @@ impl Ended {
 }
 
 /// Shows that the requests of an agent go to one engine, whatever else runs.
-pub(super) fn keep_session(data: SocketAddr) -> Result<Verdict, CliError> {
+pub(super) fn keep_session(data: SocketAddr) -> Result<TrialVerdict, CliError> {
     // Without the header the turns would have no session, only a common prompt.
     let agent = client(data).with_header(SESSION, "agent-7");
     let (turns, others) = std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ pub(super) fn keep_session(data: SocketAddr) -> Result<Verdict, CliError> {
     let home = turns.first().map_or("-", |turn| turn.backend.as_str());
     let is_good = places.len() == 1 && turns.iter().chain(&others).all(Ended::is_good);
     let elsewhere = show(&count_by_backend(others.iter()));
-    Ok(Verdict::new(
+    Ok(TrialVerdict::new(
         "session",
         home,
         status_of(turns.iter()),
@@ -69,7 +69,7 @@ pub(super) fn survive_kill(
     data: SocketAddr,
     engines: &[MockEngine],
     runtime: &Handle,
-) -> Result<Verdict, CliError> {
+) -> Result<TrialVerdict, CliError> {
     let failed = |error: io::Error| CliError::failure(super::DemoError::Engines(error));
     let killed = engines.iter().find(|engine| engine.spec().name == KILLED);
     let Some(killed) = killed else {
@@ -109,7 +109,7 @@ pub(super) fn survive_kill(
         [before, after].map(|part| count_by_backend(part.iter().map(|(_, one)| one)));
     let heir = after.iter().max_by_key(|(_, count)| **count).map_or("-", |(name, _)| *name);
     let is_good = bad == 0 && heir != KILLED;
-    Ok(Verdict::new(
+    Ok(TrialVerdict::new(
         "failover",
         heir,
         status_of(ended.iter().map(|(_, one)| one)),
@@ -122,12 +122,12 @@ pub(super) fn survive_kill(
     ))
 }
 
-fn client(data: SocketAddr) -> Client {
-    Client::new(&format!("http://{data}"), None)
+fn client(data: SocketAddr) -> HttpClient {
+    HttpClient::new(&format!("http://{data}"), None)
 }
 
 /// Sends a turn of a conversation.
-fn send(client: &Client, turn: usize) -> Ended {
+fn send(client: &HttpClient, turn: usize) -> Ended {
     // Long enough that cached blocks matter.
     let system = INSTRUCTIONS.repeat(20);
     let body = serde_json::json!({

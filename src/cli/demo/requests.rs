@@ -22,7 +22,7 @@ pub(super) const KEYS: [DemoKey; 3] = [CHAT_APP, AGENTS, SEARCH];
 
 /// The shape of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
+enum BodyShape {
     /// `messages`
     Chat,
     /// `messages` with an image
@@ -45,7 +45,7 @@ struct Kind {
     path: &'static str,
     model: &'static str,
     key: &'static str,
-    shape: Shape,
+    shape: BodyShape,
     streams: bool,
     /// True if the client disconnects in the middle of the response.
     leaves: bool,
@@ -56,7 +56,7 @@ const CHAT: Kind = Kind {
     path: "/v1/chat/completions",
     model: "llama3:8b",
     key: CHAT_APP.key,
-    shape: Shape::Chat,
+    shape: BodyShape::Chat,
     streams: true,
     leaves: false,
 };
@@ -65,24 +65,24 @@ const KINDS: [Kind; 16] = [
     CHAT,
     Kind { weight: 6, streams: false, ..CHAT },
     Kind { weight: 2, leaves: true, ..CHAT },
-    Kind { weight: 5, model: "llava:13b", shape: Shape::Image, ..CHAT },
+    Kind { weight: 5, model: "llava:13b", shape: BodyShape::Image, ..CHAT },
     Kind {
         weight: 6,
         model: "gpt-4",
         key: AGENTS.key,
-        shape: Shape::Tools,
+        shape: BodyShape::Tools,
         streams: false,
         ..CHAT
     },
     Kind { weight: 4, path: "/v1/messages", key: AGENTS.key, ..CHAT },
-    Kind { weight: 4, path: "/v1/responses", key: AGENTS.key, shape: Shape::Texts, ..CHAT },
+    Kind { weight: 4, path: "/v1/responses", key: AGENTS.key, shape: BodyShape::Texts, ..CHAT },
     Kind { weight: 5, path: "/api/chat", model: "qwen2.5:14b", ..CHAT },
     Kind {
         weight: 4,
         path: "/api/generate",
         model: "llama3.2:3b",
         key: SEARCH.key,
-        shape: Shape::Prompt,
+        shape: BodyShape::Prompt,
         ..CHAT
     },
     Kind {
@@ -90,7 +90,7 @@ const KINDS: [Kind; 16] = [
         path: "/v1/embeddings",
         model: "nomic-embed-text",
         key: SEARCH.key,
-        shape: Shape::Texts,
+        shape: BodyShape::Texts,
         streams: false,
         ..CHAT
     },
@@ -99,15 +99,15 @@ const KINDS: [Kind; 16] = [
         path: "/api/embed",
         model: "nomic-embed-text",
         key: SEARCH.key,
-        shape: Shape::Texts,
+        shape: BodyShape::Texts,
         streams: false,
         ..CHAT
     },
     // These are refused: an unknown model, an image for a model without vision, invalid JSON, a key
     // that may not use the model, an unknown key.
     Kind { weight: 1, model: "no-backend-serves-this", ..CHAT },
-    Kind { weight: 1, shape: Shape::Image, ..CHAT },
-    Kind { weight: 1, shape: Shape::Broken, ..CHAT },
+    Kind { weight: 1, shape: BodyShape::Image, ..CHAT },
+    Kind { weight: 1, shape: BodyShape::Broken, ..CHAT },
     Kind { weight: 1, key: SEARCH.key, ..CHAT },
     Kind { weight: 1, key: "demo-unknown", ..CHAT },
 ];
@@ -151,10 +151,12 @@ pub(super) fn draw(rng: &mut SmallRng) -> DemoRequest {
     });
     let kind = drawn.unwrap_or(&CHAT);
     let body = match kind.shape {
-        Shape::Broken => "{\"model\": ".to_owned(),
-        Shape::Chat | Shape::Image | Shape::Tools | Shape::Prompt | Shape::Texts => {
-            body(kind, rng).to_string()
-        }
+        BodyShape::Broken => "{\"model\": ".to_owned(),
+        BodyShape::Chat
+        | BodyShape::Image
+        | BodyShape::Tools
+        | BodyShape::Prompt
+        | BodyShape::Texts => body(kind, rng).to_string(),
     };
     DemoRequest { path: kind.path, key: kind.key, body, leaves: kind.leaves }
 }
@@ -167,27 +169,33 @@ fn body(kind: &Kind, rng: &mut SmallRng) -> Value {
     let question = pick(&QUESTIONS, rng);
     let tokens: u32 = rng.random_range(12..60);
     let user = match kind.shape {
-        Shape::Image => json!([
+        BodyShape::Image => json!([
             {"type": "text", "text": question},
             {"type": "image_url", "image_url": {"url": PIXEL}},
         ]),
-        Shape::Chat | Shape::Tools | Shape::Prompt | Shape::Texts | Shape::Broken => {
+        BodyShape::Chat
+        | BodyShape::Tools
+        | BodyShape::Prompt
+        | BodyShape::Texts
+        | BodyShape::Broken => {
             json!(question)
         }
     };
     let mut body = match kind.shape {
-        Shape::Prompt => json!({"prompt": format!("{system}{question}")}),
-        Shape::Texts => json!({"input": format!("{system}{question}")}),
+        BodyShape::Prompt => json!({"prompt": format!("{system}{question}")}),
+        BodyShape::Texts => json!({"input": format!("{system}{question}")}),
         // Anthropic's API has no system messages.
-        Shape::Chat | Shape::Image | Shape::Tools | Shape::Broken
+        BodyShape::Chat | BodyShape::Image | BodyShape::Tools | BodyShape::Broken
             if kind.path == "/v1/messages" =>
         {
             json!({"system": system, "messages": [{"role": "user", "content": user}]})
         }
-        Shape::Chat | Shape::Image | Shape::Tools | Shape::Broken => json!({"messages": [
-            {"role": "system", "content": system},
-            {"role": "user", "content": user},
-        ]}),
+        BodyShape::Chat | BodyShape::Image | BodyShape::Tools | BodyShape::Broken => {
+            json!({"messages": [
+                {"role": "system", "content": system},
+                {"role": "user", "content": user},
+            ]})
+        }
     };
     let limit = match kind.path {
         "/v1/chat/completions" | "/v1/messages" => Some(("max_tokens", json!(tokens))),
@@ -204,7 +212,7 @@ fn body(kind: &Kind, rng: &mut SmallRng) -> Value {
         if kind.streams {
             fields.insert("stream".to_owned(), json!(true));
         }
-        if kind.shape == Shape::Tools {
+        if kind.shape == BodyShape::Tools {
             fields.insert("tools".to_owned(), tools);
         }
         fields.extend(limit.map(|(name, value)| (name.to_owned(), value)));

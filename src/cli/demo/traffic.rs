@@ -16,7 +16,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tokio::runtime::Handle;
 
-use super::super::client::Client;
+use super::super::client::HttpClient;
 use super::SEED;
 use super::requests::{DemoRequest, KEYS, draw};
 use crate::lifecycle::ShutdownHook;
@@ -121,7 +121,7 @@ fn send(data: SocketAddr, request: &DemoRequest) -> bool {
     if request.leaves {
         return leave_early(data, request).is_ok();
     }
-    let client = Client::new(&format!("http://{data}"), Some(request.key));
+    let client = HttpClient::new(&format!("http://{data}"), Some(request.key));
     client.post(request.path, request.body.as_bytes()).is_ok()
 }
 

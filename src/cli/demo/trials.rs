@@ -3,7 +3,7 @@
 use penstock_mock::EXAMPLES;
 use serde_json::Value;
 
-use super::super::client::{Client, Response};
+use super::super::client::{HttpClient, HttpResponse};
 use super::super::error::CliError;
 
 const TOOLS: &str = r#"{"model": "qwen2.5:14b", "messages": [{"role": "user", "content": "Weather in Oslo?"}], "tools": [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}}]}"#;
@@ -22,7 +22,7 @@ pub(super) struct Trial {
 
 /// The result of a trial.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Verdict {
+pub(super) struct TrialVerdict {
     pub(super) is_good: bool,
     pub(super) line: String,
 }
@@ -48,7 +48,7 @@ pub(super) fn trials() -> [Trial; 4] {
     ]
 }
 
-impl Verdict {
+impl TrialVerdict {
     /// Formats a result: the label, the backend and the status. `wrong` is the expected result, if
     /// another one came.
     pub(super) fn new(
@@ -66,14 +66,14 @@ impl Verdict {
 
 impl Trial {
     /// Sends the request to the penstock at `authority`.
-    pub(super) fn run(&self, authority: &str) -> Result<Verdict, CliError> {
-        let client = Client::new(&format!("http://{authority}"), None);
+    pub(super) fn run(&self, authority: &str) -> Result<TrialVerdict, CliError> {
+        let client = HttpClient::new(&format!("http://{authority}"), None);
         let response = client.post("/v1/chat/completions", self.body.as_bytes())?;
         let backend = response.header("x-penstock-backend");
         Ok(self.judge(response.status, backend, &text_of(&response)))
     }
 
-    fn judge(&self, status: u16, backend: Option<&str>, text: &str) -> Verdict {
+    fn judge(&self, status: u16, backend: Option<&str>, text: &str) -> TrialVerdict {
         let is_good =
             backend == self.backend && status == if self.backend.is_some() { 200 } else { 404 };
         let wrong = match (is_good, self.backend) {
@@ -82,12 +82,12 @@ impl Trial {
             (false, None) => Some("expected a 404".to_owned()),
         };
         let taker = backend.unwrap_or("-");
-        Verdict::new(self.label, taker, status, text.to_owned(), wrong.as_deref())
+        TrialVerdict::new(self.label, taker, status, text.to_owned(), wrong.as_deref())
     }
 }
 
 /// The content of a response: its text, the tool it calls, or its error.
-fn text_of(response: &Response) -> String {
+fn text_of(response: &HttpResponse) -> String {
     let body: Value = serde_json::from_slice(&response.body).unwrap_or_default();
     // The part that shows the outcome: a call has no text, and an error has no choices.
     let at = |pointer| body.pointer(pointer).and_then(Value::as_str);

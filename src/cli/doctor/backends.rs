@@ -9,7 +9,7 @@ use penstock_config::BackendConfig;
 use penstock_core::fleet::{Backend, Group};
 
 use super::finding::Finding;
-use crate::discovery::{DiscoveryError, Examination, KeepAlive, ListedModels, MetricsPage};
+use crate::discovery::{DiscoveryError, Examination, IdleHandling, ListedModels, MetricsPage};
 
 /// Tolerated clock skew in seconds: the Date header has whole seconds.
 const SKEW: u64 = 5;
@@ -21,14 +21,14 @@ const MAX_SHOWN_MODELS: usize = 5;
 
 /// Global settings that findings depend on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Terms {
+pub(super) struct DoctorSettings {
     /// `limits.idle_timeout`.
     pub(super) idle: Duration,
     /// True if engines are scraped.
     pub(super) wants_telemetry: bool,
 }
 
-pub(super) fn judge(backend: &Backend, found: &Examination, terms: Terms) -> Vec<Finding> {
+pub(super) fn judge(backend: &Backend, found: &Examination, terms: DoctorSettings) -> Vec<Finding> {
     let config = &*backend.config;
     let name = &config.name;
     if !found.resolves {
@@ -185,13 +185,13 @@ fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Op
     let name = &config.name;
     let show = |time: Duration| show_duration(Duration::from_millis(round_millis(time)));
     Some(match found.keep_alive {
-        KeepAlive::Unknown => return None,
-        KeepAlive::NotKept => Finding::warn(
+        IdleHandling::Unknown => return None,
+        IdleHandling::NotKept => Finding::warn(
             name,
             "it closes the connection after every response, so every request opens a new one",
             "enable keep-alive on the server",
         ),
-        KeepAlive::Closes(after) if after < idle => Finding::warn(
+        IdleHandling::Closes(after) if after < idle => Finding::warn(
             name,
             format!(
                 "it closes idle connections after {}, but penstock reuses them for {}: a request can \
@@ -205,12 +205,12 @@ fn keep_alive(config: &BackendConfig, found: &Examination, idle: Duration) -> Op
                 keep_alive_setting(found.engine)
             ),
         ),
-        KeepAlive::Closes(after) => {
+        IdleHandling::Closes(after) => {
             Finding::ok(name, format!("it keeps idle connections for {}", show(after)))
         }
         // Watched for too short a time to say anything about the setting.
-        KeepAlive::Stays(watched) if watched < idle => return None,
-        KeepAlive::Stays(watched) => {
+        IdleHandling::Stays(watched) if watched < idle => return None,
+        IdleHandling::Stays(watched) => {
             Finding::ok(name, format!("it keeps idle connections for more than {}", show(watched)))
         }
     })
@@ -227,7 +227,7 @@ fn round_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).saturating_add(50) / 100 * 100
 }
 
-fn metrics(name: &str, page: &MetricsPage, terms: Terms) -> Finding {
+fn metrics(name: &str, page: &MetricsPage, terms: DoctorSettings) -> Finding {
     let message = match (&page.missing, page.replacement) {
         (Ok(missing), _) if missing.is_empty() => {
             return Finding::ok(name, "its metrics include load and KV cache usage");

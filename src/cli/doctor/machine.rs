@@ -92,33 +92,33 @@ fn port(about: &str, address: &ListenAddress, is_running: bool) -> Finding {
 mod tests {
     use std::net::TcpListener;
 
-    use super::super::finding::Level;
+    use super::super::finding::Severity;
     use super::*;
 
     #[test]
     fn unset_clock_fails() {
-        assert_eq!(clock(0).level, Level::Fail);
-        assert_eq!(clock(1_795_204_406).level, Level::Ok);
+        assert_eq!(clock(0).level, Severity::Fail);
+        assert_eq!(clock(1_795_204_406).level, Severity::Ok);
     }
 
     #[test]
     fn low_file_limit_suggests_a_connection_limit() {
         let config = Config::default();
         let low = files(&config, 1024);
-        assert_eq!(low.level, Level::Warn);
+        assert_eq!(low.level, Severity::Warn);
         assert!(low.remedy.unwrap().ends_with("limits.connections: 412"));
-        assert_eq!(files(&config, 1_048_576).level, Level::Ok);
+        assert_eq!(files(&config, 1_048_576).level, Severity::Ok);
     }
 
     #[test]
     fn port_in_use_warns_and_free_port_passes() {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = ListenAddress::Tcp(taken.local_addr().unwrap());
-        assert_eq!(port("x", &address, false).level, Level::Warn);
-        assert_eq!(port("x", &address, true).level, Level::Ok);
+        assert_eq!(port("x", &address, false).level, Severity::Warn);
+        assert_eq!(port("x", &address, true).level, Severity::Ok);
         drop(taken);
-        assert_eq!(port("x", &address, false).level, Level::Ok);
+        assert_eq!(port("x", &address, false).level, Severity::Ok);
         let elsewhere = ListenAddress::Tcp("192.0.2.1:80".parse().unwrap());
-        assert_eq!(port("x", &elsewhere, false).level, Level::Fail);
+        assert_eq!(port("x", &elsewhere, false).level, Severity::Fail);
     }
 }

@@ -35,7 +35,7 @@ impl Book {
 }
 
 /// A request, scanned and cut into blocks.
-struct ScannedRequest {
+struct ScoredRequest {
     chain: Chain,
     key: (String, u32),
     features: RequestFeatures,
@@ -81,7 +81,7 @@ impl Book {
     fn find_prefixes(
         &self,
         line: &ScoreLine,
-        request: &ScannedRequest,
+        request: &ScoredRequest,
         candidates: &mut [Candidate],
     ) {
         let names = line.backends.iter().map(|backend| backend.name.as_str());
@@ -97,7 +97,7 @@ impl Book {
         }
     }
 
-    fn record(&mut self, request: ScannedRequest, winner: &str, terms: PrefixParams) {
+    fn record(&mut self, request: ScoredRequest, winner: &str, terms: PrefixParams) {
         // By placed requests alone: a line without a winner leaves the rotation as it is.
         self.turn += 1;
         let placed = self.placed.entry(request.key).or_default();
@@ -114,7 +114,7 @@ fn prefix_params(specs: &[ScorerSpec]) -> Result<PrefixParams, String> {
     PrefixParams::of(specs).map_err(|error| error.to_string())
 }
 
-fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedRequest, String> {
+fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScoredRequest, String> {
     let path = request.path.split('?').next().unwrap_or(&request.path);
     let operation =
         Operation::from_path(path).ok_or_else(|| format!("request.path: unknown path {path}"))?;
@@ -140,5 +140,5 @@ fn scan_request(request: &RequestLine, terms: PrefixParams) -> Result<ScannedReq
         session: request.session.as_ref().map(|text| xxhash_rust::xxh3::xxh3_64(text.as_bytes())),
         home: None,
     };
-    Ok(ScannedRequest { chain, key: (model, terms.block_tokens), features })
+    Ok(ScoredRequest { chain, key: (model, terms.block_tokens), features })
 }

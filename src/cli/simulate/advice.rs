@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::error::SimulateError;
 use super::formats::{difference_json, summary_json};
-use super::sweep::{Point, Sweep};
+use super::sweep::{Sweep, SweepPoint};
 use super::table::seconds;
 
 /// The number of perturbed worlds in which advice is tried.
@@ -27,7 +27,7 @@ const SHOWN: &[&str] = &["goodput", "ttft_mean", "ttft_p99", "tpot_mean", "e2e_m
 
 /// A point with its configuration and results.
 pub(super) struct Tried {
-    pub(super) point: Point,
+    pub(super) point: SweepPoint,
     pub(super) variant: Variant,
     pub(super) summaries: Vec<Summary>,
     /// The figures without each block of requests, by run; empty where seeds have other requests.
@@ -35,7 +35,7 @@ pub(super) struct Tried {
 }
 
 impl Tried {
-    pub(super) fn new(point: Point, variant: Variant) -> Self {
+    pub(super) fn new(point: SweepPoint, variant: Variant) -> Self {
         Self { point, variant, summaries: Vec::new(), without: Vec::new() }
     }
 

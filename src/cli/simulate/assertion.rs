@@ -14,11 +14,11 @@ pub(super) struct Assertion {
     is_less: bool,
     /// True for `<=` and `>=`.
     may_equal: bool,
-    bound: Bound,
+    bound: Threshold,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Bound {
+enum Threshold {
     Value(f64),
     /// A factor of the figure of the second configuration.
     Baseline(f64),
@@ -33,11 +33,11 @@ fn parse(text: &str) -> Option<Assertion> {
         None => (bound.trim(), false),
     };
     let bound = match bound.split_once('*') {
-        Some((factor, "baseline" | " baseline")) => Bound::Baseline(finite(factor.trim())?),
+        Some((factor, "baseline" | " baseline")) => Threshold::Baseline(finite(factor.trim())?),
         Some(_) => return None,
-        None if bound == "baseline" => Bound::Baseline(1.0),
-        None if is_share(figure.trim()) => Bound::Value(share(bound)?),
-        None => Bound::Value(number(bound)?),
+        None if bound == "baseline" => Threshold::Baseline(1.0),
+        None if is_share(figure.trim()) => Threshold::Value(share(bound)?),
+        None => Threshold::Value(number(bound)?),
     };
     let text = text.to_owned();
     Some(Assertion { figure: figure.trim().to_owned(), is_less, may_equal, bound, text })
@@ -99,11 +99,11 @@ pub(super) fn read_all(
             let known: Vec<&str> = FIGURES.iter().map(|(name, _)| *name).collect();
             return Err(wrong(format!("there is no such figure (known: {})", known.join(", "))));
         }
-        let is_beyond_one = matches!(assertion.bound, Bound::Value(bound) if bound > 1.0);
+        let is_beyond_one = matches!(assertion.bound, Threshold::Value(bound) if bound > 1.0);
         if is_share(&assertion.figure) && is_beyond_one {
             return Err(wrong("it is a share of at most 1: write 0.99 or 99%".to_owned()));
         }
-        if configurations < 2 && matches!(assertion.bound, Bound::Baseline(_)) {
+        if configurations < 2 && matches!(assertion.bound, Threshold::Baseline(_)) {
             return Err(wrong("the baseline is a second --config".to_owned()));
         }
         Ok(assertion)
@@ -127,8 +127,8 @@ pub(super) fn check_all(assertions: &[Assertion], arms: &[Arm<'_>]) -> Result<()
         };
         let first = of(arms.first());
         let bound = match assertion.bound {
-            Bound::Value(value) => value,
-            Bound::Baseline(factor) => factor * of(arms.get(1)),
+            Threshold::Value(value) => value,
+            Threshold::Baseline(factor) => factor * of(arms.get(1)),
         };
         if !assertion.holds(first, bound) {
             failed.push(format!(
@@ -156,14 +156,14 @@ mod tests {
     fn assertions_are_figures_and_bounds() {
         let parsed = parse("ttft_p99 < 1.1 * baseline").unwrap();
         assert_eq!((parsed.figure.as_str(), parsed.is_less), ("ttft_p99", true));
-        assert_eq!(parsed.bound, Bound::Baseline(1.1));
-        assert_eq!(parse("goodput>0.95").unwrap().bound, Bound::Value(0.95));
-        assert_eq!(parse("goodput > 95%").unwrap().bound, Bound::Value(0.95));
+        assert_eq!(parsed.bound, Threshold::Baseline(1.1));
+        assert_eq!(parse("goodput>0.95").unwrap().bound, Threshold::Value(0.95));
+        assert_eq!(parse("goodput > 95%").unwrap().bound, Threshold::Value(0.95));
         let read = |text: &str| read_all(&[text.to_owned()], 1);
         assert_eq!(parse("ttft_p99 < 110%"), None, "110 % of what?");
         assert!(read("goodput > 99").is_err() && read("goodput >= 1").is_ok());
-        assert_eq!(parse("e2e_mean <= 250ms").unwrap().bound, Bound::Value(0.25));
-        assert_eq!(parse("e2e_mean < baseline").unwrap().bound, Bound::Baseline(1.0));
+        assert_eq!(parse("e2e_mean <= 250ms").unwrap().bound, Threshold::Value(0.25));
+        assert_eq!(parse("e2e_mean < baseline").unwrap().bound, Threshold::Baseline(1.0));
         assert_eq!(parse("shed <== 0"), None);
         assert_eq!(parse("ttft_p99 < 2 * x"), None);
         assert_eq!(parse("ttft_p99"), None);

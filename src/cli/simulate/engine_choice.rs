@@ -8,7 +8,7 @@ use super::error::SimulateError;
 use crate::cli::engines::{ChosenEngine, engine_of};
 
 /// The engines of a plan.
-pub(super) struct Engines {
+pub(super) struct ChosenEngines {
     /// The engine of each backend.
     pub(super) specs: Vec<EngineSpec>,
     /// The names of the engines.
@@ -25,7 +25,7 @@ pub(super) struct EngineChoice {
     pub(super) least: StepTime,
 }
 
-impl Engines {
+impl ChosenEngines {
     /// Returns the engine of each backend.
     pub(super) fn of(args: &SimulateArgs, variants: &[Variant]) -> Result<Self, SimulateError> {
         let backends = variants.first().map_or(&[][..], |first| &first.config.backends);

@@ -10,7 +10,7 @@ use penstock_sim::run::RunError;
 use penstock_sim::workload::{TraceError, WorkloadError};
 use penstock_sim::world::WorldError;
 
-use crate::cli::engines::EngineError;
+use crate::cli::engines::UnusableEngine;
 use crate::cli::error::{CliError, FAILED, USAGE};
 
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +28,7 @@ pub(super) enum SimulateError {
     #[error("invalid configuration\n{0}")]
     Config(#[from] ConfigError),
     #[error("{0}")]
-    Engine(#[from] EngineError),
+    Engine(#[from] UnusableEngine),
     #[error("--engine: no backend '{given}' (backends: {known})")]
     UnknownBackend { given: String, known: String },
     #[error("{0}")]

@@ -11,7 +11,7 @@ use penstock_sim::workload::{Workload, presets};
 use penstock_sim::world::{Delays, Oracle};
 
 use super::arguments::SimulateArgs;
-use super::engine_choice::{EngineChoice, Engines};
+use super::engine_choice::{ChosenEngines, EngineChoice};
 use super::error::SimulateError;
 use super::template::{DrawnWorkloads, MAX_LENGTHENING, Template, preset_names};
 
@@ -38,13 +38,13 @@ pub(super) struct SimulationPlan {
 }
 
 /// The source of a configuration.
-pub(super) enum Source {
+pub(super) enum FleetSource {
     File(PathBuf),
     /// A fleet with this number of backends.
     Fleet(usize),
 }
 
-impl Source {
+impl FleetSource {
     /// Returns the sources that the flags name.
     pub(super) fn all(args: &SimulateArgs) -> Vec<Self> {
         if args.configs.is_empty() {
@@ -121,7 +121,7 @@ impl SimulationPlan {
         let given = given.ok_or_else(|| SimulateError::NoWorkload { known: preset_names() })?;
         check_flags(args)?;
         let mut notes = Vec::new();
-        let sources = Source::all(args);
+        let sources = FleetSource::all(args);
         let mut variants = Vec::new();
         for source in &sources {
             variants.push(Variant::new(source.name(), source.load(args, &[], &mut notes)?));
@@ -142,8 +142,8 @@ impl SimulationPlan {
         let requests = workloads.first().map_or(0, |workload| workload.requests.len());
         let drawn = DrawnWorkloads { requests, model: model.as_deref() };
         let steady = template.steady(given, args, &drawn, MAX_LENGTHENING)?;
-        let Engines { specs: engines, names: engine_names, choices } =
-            Engines::of(args, &variants)?;
+        let ChosenEngines { specs: engines, names: engine_names, choices } =
+            ChosenEngines::of(args, &variants)?;
         let setting = Setting {
             workloads,
             engines,

@@ -6,7 +6,7 @@ use penstock_sim::experiment::Variant;
 
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
-use super::setup::Source;
+use super::setup::FleetSource;
 
 /// The key of a scorer's weight, before its name.
 const SCORERS: &str = "routing.scorers.";
@@ -74,19 +74,19 @@ fn range(from: f64, to: f64, step: f64) -> Option<Vec<String>> {
 
 /// One combination of values of all swept settings.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Point {
+pub(super) struct SweepPoint {
     pub(super) settings: Vec<(String, String)>,
 }
 
 /// Returns every combination; the last setting changes first.
-pub(super) fn grid(sweeps: &[Sweep]) -> Result<Vec<Point>, SimulateError> {
-    let mut points = vec![Point { settings: Vec::new() }];
+pub(super) fn grid(sweeps: &[Sweep]) -> Result<Vec<SweepPoint>, SimulateError> {
+    let mut points = vec![SweepPoint { settings: Vec::new() }];
     for sweep in sweeps {
         let longer = points.iter().flat_map(|point| {
             sweep.values.iter().map(|value| {
                 let mut settings = point.settings.clone();
                 settings.push((sweep.key.clone(), value.clone()));
-                Point { settings }
+                SweepPoint { settings }
             })
         });
         points = longer.collect();
@@ -98,7 +98,7 @@ pub(super) fn grid(sweeps: &[Sweep]) -> Result<Vec<Point>, SimulateError> {
     Ok(points)
 }
 
-impl Point {
+impl SweepPoint {
     /// Returns the name of the point in tables.
     pub(super) fn name(&self) -> String {
         let part = |(key, value): &(String, String)| {
@@ -110,7 +110,7 @@ impl Point {
     /// Returns the configuration with these settings; `None` if no scorer remains.
     pub(super) fn variant(
         &self,
-        source: &Source,
+        source: &FleetSource,
         args: &SimulateArgs,
     ) -> Result<Option<Variant>, SimulateError> {
         let (weights, settings): (Vec<_>, Vec<_>) =
@@ -204,7 +204,7 @@ mod tests {
     fn grids_have_every_choice() {
         let sweeps = ["x.a=1,2", "x.b=3,4,5"].map(|given| Sweep::parse(given).unwrap());
         let points = grid(&sweeps).unwrap();
-        let names: Vec<String> = points.iter().map(Point::name).collect();
+        let names: Vec<String> = points.iter().map(SweepPoint::name).collect();
         assert_eq!(names, ["a=1 b=3", "a=1 b=4", "a=1 b=5", "a=2 b=3", "a=2 b=4", "a=2 b=5"]);
         let large = ["x.a=1..200", "x.b=1..200"].map(|given| Sweep::parse(given).unwrap());
         assert!(grid(&large).is_err());
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn patches_are_parts_of_a_file() {
-        let point = Point {
+        let point = SweepPoint {
             settings: vec![
                 ("routing.strategy".to_owned(), "smart".to_owned()),
                 ("health.breaker.window".to_owned(), "10s".to_owned()),

@@ -106,7 +106,7 @@ const ROWS: &[Row] = &[
 
 fn head(plan: &SimulationPlan) -> String {
     let Some(workload) = plan.setting.workloads.first() else { return String::new() };
-    let Prompts { input, output } = Prompts::of(workload);
+    let MeanTokens { input, output } = MeanTokens::of(workload);
     let last = workload.requests.iter().map(|request| request.arrives_at).max().unwrap_or(0);
     let arrivals = match plan.has_rate() {
         true => format!(" in {:.0} s, {:.2}/s", last as f64 * 1e-6, plan.rate),
@@ -143,12 +143,12 @@ fn head(plan: &SimulationPlan) -> String {
 }
 
 /// The mean tokens of a workload.
-struct Prompts {
+struct MeanTokens {
     input: f64,
     output: f64,
 }
 
-impl Prompts {
+impl MeanTokens {
     fn of(workload: &Workload) -> Self {
         let of = |tokens: fn(&penstock_sim::workload::Request) -> u32| {
             mean(&workload.requests.iter().map(|one| f64::from(tokens(one))).collect::<Vec<_>>())

@@ -11,8 +11,8 @@ use super::advice::{Goal, Tried, Vote, WORLDS, render, to_json};
 use super::arguments::SimulateArgs;
 use super::error::SimulateError;
 use super::parallel::run_all;
-use super::setup::{SimulationPlan, Source};
-use super::sweep::{Point, Sweep, grid};
+use super::setup::{FleetSource, SimulationPlan};
+use super::sweep::{Sweep, SweepPoint, grid};
 use crate::cli::error::CliError;
 use crate::cli::output::Output;
 
@@ -56,7 +56,7 @@ fn candidates(
     sweeps: &[Sweep],
     output: &mut Output,
 ) -> Result<Vec<Tried>, SimulateError> {
-    let sources = Source::all(args);
+    let sources = FleetSource::all(args);
     let source = sources.first().ok_or(SimulateError::NoVariant)?;
     // Those of the file have been printed.
     let mut printed: BTreeSet<String> = plan.warnings().into_iter().collect();
@@ -113,7 +113,7 @@ fn incumbent(
     output: &mut Output,
 ) -> Result<Tried, SimulateError> {
     let variant = plan.variants.first().ok_or(SimulateError::NoVariant)?.clone();
-    let mut tried = [Tried::new(Point { settings: Vec::new() }, variant)];
+    let mut tried = [Tried::new(SweepPoint { settings: Vec::new() }, variant)];
     measure(args, &plan.setting, &mut tried, output)?;
     let [incumbent] = tried;
     Ok(incumbent)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::page::Page;
+use super::page::TopPage;
 
 const REQUESTS: &str = "penstock_requests_total";
 const ATTEMPTS: &str = "penstock_attempts_total";
@@ -10,14 +10,14 @@ const STREAM_TOKENS: &str = "penstock_stream_tokens_total";
 const FIRST_TOKENS: &str = "penstock_ttft_seconds_bucket";
 
 /// Two polled pages, and the time between them.
-pub(super) struct Figures<'a> {
-    before: &'a Page,
-    after: &'a Page,
+pub(super) struct TopFigures<'a> {
+    before: &'a TopPage,
+    after: &'a TopPage,
     seconds: f64,
 }
 
-impl<'a> Figures<'a> {
-    pub(super) fn new(before: &'a Page, after: &'a Page, between: Duration) -> Self {
+impl<'a> TopFigures<'a> {
+    pub(super) fn new(before: &'a TopPage, after: &'a TopPage, between: Duration) -> Self {
         // Two pages of the same instant must not divide by zero.
         Self { before, after, seconds: between.as_secs_f64().max(1e-3) }
     }
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn rates_are_between_two_polls() {
         let page = |ok: u32, hits: u32| {
-            Page::parse(&format!(
+            TopPage::parse(&format!(
                 "penstock_requests_total{{outcome=\"ok\"}} {ok}\n\
                  penstock_errors_total{{code=\"a\"}} {hits}\npenstock_errors_total{{code=\"b\"}} 9\n\
                  penstock_ttft_seconds_bucket{{backend=\"x\",le=\"1\"}} {hits}\n\
@@ -163,12 +163,12 @@ mod tests {
             ))
         };
         let (before, after) = (page(10, 2), page(30, 6));
-        let figures = Figures::new(&before, &after, Duration::from_secs(2));
+        let figures = TopFigures::new(&before, &after, Duration::from_secs(2));
         assert_eq!(figures.requests_with("ok"), 10.0);
         assert_eq!(figures.errors(), [("a".to_owned(), 2.0)]);
         assert_eq!(figures.first_token(0.5, Some("x")), Some(0.5));
         assert_eq!(figures.first_token(0.5, Some("y")), None);
-        let restarted = Figures::new(&after, &before, Duration::from_secs(2));
+        let restarted = TopFigures::new(&after, &before, Duration::from_secs(2));
         assert_eq!(restarted.requests(), 5.0, "a reset counter starts at zero");
         assert_eq!(restarted.first_token(0.5, None), Some(0.5));
     }

@@ -6,7 +6,7 @@ mod table;
 use penstock_api::units::ByteSize;
 use serde_json::Value;
 
-use super::figures::Figures;
+use super::figures::TopFigures;
 use table::{Cell, Columns};
 
 /// The style of a frame.
@@ -85,7 +85,7 @@ pub(super) struct Scene<'a> {
 }
 
 /// Draws a frame; lines have no line breaks.
-pub(super) fn draw(scene: &Scene<'_>, figures: &Figures<'_>, style: Style) -> Vec<String> {
+pub(super) fn draw(scene: &Scene<'_>, figures: &TopFigures<'_>, style: Style) -> Vec<String> {
     let mut lines = vec![title(scene), requests(figures), latencies(figures)];
     lines.extend(show_shadow(figures));
     lines.push(FrameLine::default());
@@ -121,7 +121,7 @@ fn title(scene: &Scene<'_>) -> FrameLine {
     line
 }
 
-fn requests(figures: &Figures<'_>) -> FrameLine {
+fn requests(figures: &TopFigures<'_>) -> FrameLine {
     let mut line = FrameLine::default();
     let all = figures.requests();
     line.fact("requests/s", show_rate(all), Tone::Title);
@@ -140,7 +140,7 @@ fn requests(figures: &Figures<'_>) -> FrameLine {
     line
 }
 
-fn latencies(figures: &Figures<'_>) -> FrameLine {
+fn latencies(figures: &TopFigures<'_>) -> FrameLine {
     let mut line = FrameLine::default();
     line.fact("ttft p50", show_latency(figures.first_token(0.5, None)), Tone::Title);
     line.fact("p95", show_latency(figures.first_token(0.95, None)), Tone::Title);
@@ -185,7 +185,7 @@ const BACKENDS: Columns<'_> = Columns {
     optional: 4..9,
 };
 
-fn row(backend: &Value, figures: &Figures<'_>) -> Vec<Cell> {
+fn row(backend: &Value, figures: &TopFigures<'_>) -> Vec<Cell> {
     let name = text_of(backend, "name");
     let in_flight = backend.get("in_flight").and_then(Value::as_u64).unwrap_or(0);
     let most = backend.get("max_in_flight").and_then(Value::as_u64);
@@ -314,7 +314,7 @@ const SHADOW_PROMPTS: &str = "penstock_shadow_prompt_tokens_total";
 
 /// Returns the line of the shadow strategy, with totals since its start as in `/shadow`; `None`
 /// without one.
-fn show_shadow(figures: &Figures<'_>) -> Option<FrameLine> {
+fn show_shadow(figures: &TopFigures<'_>) -> Option<FrameLine> {
     if !figures.has(SHADOW_DECISIONS) {
         return None;
     }

@@ -6,12 +6,12 @@ use crate::discovery::samples;
 
 /// One line of the page.
 #[derive(Debug, Clone, PartialEq)]
-struct Sample {
+struct PageSample {
     labels: Vec<(String, String)>,
     value: f64,
 }
 
-impl Sample {
+impl PageSample {
     fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(own, _)| own == name).map(|(_, value)| value.as_str())
     }
@@ -23,9 +23,9 @@ impl Sample {
 
 /// The samples of a metrics page, by their names.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Page(BTreeMap<String, Vec<Sample>>);
+pub(super) struct TopPage(BTreeMap<String, Vec<PageSample>>);
 
-impl Page {
+impl TopPage {
     /// Reads a page; malformed lines are skipped.
     pub(super) fn parse(page: &str) -> Self {
         let mut parsed = Self::default();
@@ -33,7 +33,7 @@ impl Page {
             let labels = labels
                 .iter()
                 .map(|(name, value)| (text(name.iter().copied()), text(value.bytes())));
-            let sample = Sample { labels: labels.collect(), value };
+            let sample = PageSample { labels: labels.collect(), value };
             parsed.0.entry(text(name.iter().copied())).or_default().push(sample);
         }
         parsed
@@ -78,7 +78,7 @@ impl Page {
         buckets
     }
 
-    fn samples(&self, name: &str) -> impl Iterator<Item = &Sample> {
+    fn samples(&self, name: &str) -> impl Iterator<Item = &PageSample> {
         self.0.get(name).into_iter().flatten()
     }
 }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn samples_are_found_by_name_and_labels() {
-        let page = Page::parse(TEXT);
+        let page = TopPage::parse(TEXT);
         assert_eq!(page.sum("a", &[]), 7.0);
         assert_eq!(page.sum("a", &[("model", "m\"}\n")]), 3.0);
         assert_eq!(page.sum("a", &[("backend", "x"), ("model", "m2")]), 4.0);
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn buckets_of_several_series_are_summed() {
-        let page = Page::parse(TEXT);
+        let page = TopPage::parse(TEXT);
         assert_eq!(page.buckets("h_bucket", &[]), [(1.0, 3.0), (f64::INFINITY, 5.0)]);
         assert_eq!(page.buckets("h_bucket", &[("backend", "y")]), [(1.0, 1.0)]);
     }

@@ -48,7 +48,7 @@ pub(super) struct Question<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct DnsRecord {
     /// The name in lower case, without a dot at its end.
     pub(super) name: String,
     pub(super) data: RecordData,
@@ -68,13 +68,13 @@ pub(super) enum RecordData {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Response {
+pub(super) struct DnsResponse {
     /// The response code; 0 is success, 3 an unknown name.
     pub(super) status: u16,
     /// True if it lacks records that did not fit.
     pub(super) is_truncated: bool,
     /// All records but those that point to other servers.
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<DnsRecord>,
 }
 
 impl Question<'_> {
@@ -105,8 +105,8 @@ impl Question<'_> {
     }
 
     /// Reads the response; `None` if `message` is malformed or responds to another question.
-    pub(super) fn read(self, message: &[u8]) -> Option<Response> {
-        let mut reader = Reader { message, at: 0 };
+    pub(super) fn read(self, message: &[u8]) -> Option<DnsResponse> {
+        let mut reader = MessageReader { message, at: 0 };
         let (id, flags) = (reader.number()?, reader.number()?);
         let (questions, found) = (reader.number()?, reader.number()?);
         let (authorities, additional) = (reader.number()?, reader.number()?);
@@ -114,7 +114,7 @@ impl Question<'_> {
         let (status, is_truncated) = (flags & STATUS, flags & TRUNCATED != 0);
         // A server that cannot read the question may leave it out.
         if is_mine && questions == 0 && status != 0 {
-            return Some(Response { status, is_truncated, records: Vec::new() });
+            return Some(DnsResponse { status, is_truncated, records: Vec::new() });
         }
         let name = reader.name()?;
         let (record_type, class) = (reader.number()?, reader.number()?);
@@ -136,11 +136,11 @@ impl Question<'_> {
             let is_of_interest = !(found..found.saturating_add(authorities)).contains(&index);
             records.extend(record.filter(|_| is_of_interest));
         }
-        Some(Response { status, is_truncated, records })
+        Some(DnsResponse { status, is_truncated, records })
     }
 }
 
-impl Response {
+impl DnsResponse {
     /// Returns the records of `name`, or of the name that it is an alias of.
     pub(super) fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a RecordData> {
         let mut name = name;
@@ -160,12 +160,12 @@ impl Response {
     }
 }
 
-struct Reader<'a> {
+struct MessageReader<'a> {
     message: &'a [u8],
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> MessageReader<'a> {
     fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let taken = self.message.get(self.at..self.at.checked_add(count)?)?;
         self.at += count;
@@ -219,7 +219,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a record; `Some(None)` for one of no interest.
-    fn record(&mut self) -> Option<Option<Record>> {
+    fn record(&mut self) -> Option<Option<DnsRecord>> {
         let name = self.name()?;
         let (record_type, class) = (self.number()?, self.number()?);
         let _time_to_live = self.take(4)?;
@@ -241,7 +241,7 @@ impl<'a> Reader<'a> {
         };
         // By the length of the record, so that data of unknown types is skipped.
         self.at = end;
-        Some(data.map(|data| Record { name, data }))
+        Some(data.map(|data| DnsRecord { name, data }))
     }
 }
 
@@ -329,12 +329,12 @@ mod tests {
         let at = u8::try_from(message.len()).unwrap();
         message.extend(address(&[0xc0, at], 1));
         assert!(QUESTION.read(&message).is_none(), "a name that leads to itself");
-        let alias = |name: &str, to: &str| Record {
+        let alias = |name: &str, to: &str| DnsRecord {
             name: name.to_owned(),
             data: RecordData::Alias(to.to_owned()),
         };
         let records = vec![alias("a", "b"), alias("b", "a")];
-        let response = Response { status: 0, is_truncated: false, records };
+        let response = DnsResponse { status: 0, is_truncated: false, records };
         assert!(response.of("a").all(|data| matches!(data, RecordData::Alias(_))));
     }
 

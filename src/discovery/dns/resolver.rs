@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 
-use super::message::{Question, RecordData, RecordType, Response, UDP_SIZE};
+use super::message::{DnsResponse, Question, RecordData, RecordType, UDP_SIZE};
 use super::resolv_conf::ResolvConf;
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -144,7 +144,7 @@ impl Resolver {
         servers: &[SocketAddr],
         name: &str,
         record_type: RecordType,
-    ) -> Result<Response, LookupError> {
+    ) -> Result<DnsResponse, LookupError> {
         // All attempts share the timeout: a dead first server must not use it up.
         let part = self.timeout / (ROUNDS * u32::try_from(servers.len().max(1)).unwrap_or(1));
         let mut failed = LookupError::TimedOut;
@@ -170,7 +170,7 @@ impl Resolver {
     }
 }
 
-fn addresses<'a>(response: &'a Response, name: &'a str) -> impl Iterator<Item = IpAddr> {
+fn addresses<'a>(response: &'a DnsResponse, name: &'a str) -> impl Iterator<Item = IpAddr> {
     response.of(name).filter_map(|data| match data {
         RecordData::Address(address) => Some(*address),
         RecordData::Alias(_) | RecordData::Service { .. } => None,
@@ -187,7 +187,7 @@ pub(super) fn preferred(mut addresses: Vec<IpAddr>) -> Vec<IpAddr> {
 }
 
 /// Queries one server: over UDP, and again over TCP if the response does not fit a packet.
-async fn exchange(server: SocketAddr, question: Question<'_>) -> Result<Response, LookupError> {
+async fn exchange(server: SocketAddr, question: Question<'_>) -> Result<DnsResponse, LookupError> {
     let not_a_name = || LookupError::NotAName { name: question.name.to_owned() };
     let query = question.to_query().ok_or_else(not_a_name)?;
     let unreachable = |source| LookupError::Unreachable { server, source };
@@ -202,7 +202,7 @@ async fn over_udp(
     server: SocketAddr,
     question: Question<'_>,
     query: &[u8],
-) -> io::Result<Response> {
+) -> io::Result<DnsResponse> {
     let any = match server {
         SocketAddr::V4(_) => IpAddr::from(Ipv4Addr::UNSPECIFIED),
         SocketAddr::V6(_) => IpAddr::from(Ipv6Addr::UNSPECIFIED),
@@ -226,7 +226,7 @@ async fn over_tcp(
     server: SocketAddr,
     question: Question<'_>,
     query: &[u8],
-) -> io::Result<Response> {
+) -> io::Result<DnsResponse> {
     let mut stream = TcpStream::connect(server).await?;
     // Over TCP the length precedes each message (RFC 1035, 4.2.2).
     let length = u16::try_from(query.len()).map_err(io::Error::other)?;

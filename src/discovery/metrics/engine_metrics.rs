@@ -5,7 +5,7 @@ use penstock_api::{Engine, MAX_NAME, is_unprintable};
 use penstock_core::fleet::{Adapters, EngineDetails};
 use serde_json::Value;
 
-use super::prometheus_text::{LabelValue, Labels, Sample, Wanted};
+use super::prometheus_text::{LabelValue, Labels, ScrapedSample, Wanted};
 use crate::discovery::engines::{Fact, Family, families};
 
 /// Labels of which only the series with 0 or no value counts, because the others copy or split it:
@@ -193,8 +193,8 @@ struct Tallies<'a> {
 }
 
 impl<'a> Tallies<'a> {
-    fn take(&mut self, fact: Fact, sample: Sample<'a>) {
-        let Sample { family: rank, labels, value } = sample;
+    fn take(&mut self, fact: Fact, sample: ScrapedSample<'a>) {
+        let ScrapedSample { family: rank, labels, value } = sample;
         match fact {
             Fact::Waiting => self.waiting.add(rank, value),
             Fact::Running => self.running.add(rank, value),

@@ -31,8 +31,8 @@ impl Wanted {
     }
 
     /// Returns the samples of these families on a page, in its order.
-    pub(super) fn samples<'a>(&'a self, page: &'a [u8]) -> impl Iterator<Item = Sample<'a>> {
-        Lines(page).filter_map(|line| self.sample(line))
+    pub(super) fn samples<'a>(&'a self, page: &'a [u8]) -> impl Iterator<Item = ScrapedSample<'a>> {
+        PageLines(page).filter_map(|line| self.sample(line))
     }
 
     fn find(&self, name: &[u8]) -> Option<usize> {
@@ -46,17 +46,17 @@ impl Wanted {
     }
 
     /// Reads a line. Comments start with a name that is never wanted, so they need no rule.
-    fn sample<'a>(&self, line: &'a [u8]) -> Option<Sample<'a>> {
+    fn sample<'a>(&self, line: &'a [u8]) -> Option<ScrapedSample<'a>> {
         let (name, rest) = split_name(line)?;
         let family = self.find(name)?;
         let (labels, value) = read_labels_and_value(rest)?;
-        Some(Sample { family, labels, value })
+        Some(ScrapedSample { family, labels, value })
     }
 }
 
 /// Returns every sample on a page: its name, labels and value.
 pub(crate) fn samples(page: &[u8]) -> impl Iterator<Item = (&[u8], Labels<'_>, f64)> {
-    Lines(page).filter_map(|line| {
+    PageLines(page).filter_map(|line| {
         let (name, rest) = split_name(line).filter(|(name, _)| !name.starts_with(b"#"))?;
         let (labels, value) = read_labels_and_value(rest)?;
         Some((name, labels, value))
@@ -79,7 +79,7 @@ fn read_labels_and_value(text: &[u8]) -> Option<(Labels<'_>, f64)> {
 
 /// One line of a wanted family.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Sample<'a> {
+pub(super) struct ScrapedSample<'a> {
     /// The index of its family in the list of those wanted.
     pub(super) family: usize,
     pub(super) labels: Labels<'a>,
@@ -157,9 +157,9 @@ impl<'a> LabelValue<'a> {
     }
 }
 
-struct Lines<'a>(&'a [u8]);
+struct PageLines<'a>(&'a [u8]);
 
-impl<'a> Iterator for Lines<'a> {
+impl<'a> Iterator for PageLines<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

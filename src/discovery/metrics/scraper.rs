@@ -30,7 +30,7 @@ use super::engine_metrics::{EnginePage, PageReader, read_props};
 use crate::discovery::engines::{ScrapePace, facts};
 use crate::upstream::connect::Connector;
 use fetch::{Fetched, Fetcher, ScrapeError};
-use source::{Source, sources};
+use source::{ScrapeSource, sources};
 
 /// Idle connections over HTTP/2 are reused for less than this; engines close theirs after 5 s.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -43,19 +43,19 @@ const JITTER: f64 = 0.1;
 
 /// Scrapes every backend of a configuration, in one background service.
 #[derive(Clone)]
-pub struct Scraper(Arc<Shared>);
+pub struct Scraper(Arc<ScraperState>);
 
-struct Shared {
+struct ScraperState {
     connector: Connector,
     reader: PageReader,
     budget: Arc<ScrapeBudget>,
     rng: Mutex<SmallRng>,
-    batch: watch::Sender<Option<Batch>>,
+    batch: watch::Sender<Option<ScrapedFleet>>,
 }
 
 /// The backends of one configuration.
 #[derive(Clone)]
-struct Batch {
+struct ScrapedFleet {
     fleet: Arc<Fleet>,
     config: TelemetryConfig,
     /// True if engines are not scraped that a scrape disturbs. Their load is what penstock has
@@ -66,7 +66,7 @@ struct Batch {
 impl Scraper {
     /// Creates a scraper without backends. `seed` starts its jitter.
     pub(in crate::discovery) fn new(seed: u64) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(ScraperState {
             connector: Connector::new(IDLE_TIMEOUT),
             reader: PageReader::default(),
             budget: Arc::default(),
@@ -83,7 +83,7 @@ impl Scraper {
     /// Scrapes the backends of this fleet from now on, and no others; none if the configuration
     /// needs no telemetry.
     pub(in crate::discovery) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
-        let batch = config.wants_telemetry().then(|| Batch {
+        let batch = config.wants_telemetry().then(|| ScrapedFleet {
             fleet: Arc::clone(fleet),
             config: config.telemetry.clone(),
             spares_disturbed: !config.needs_telemetry(),
@@ -91,7 +91,7 @@ impl Scraper {
         self.0.batch.send_replace(batch);
     }
 
-    fn spawn(&self, batch: &Batch) -> JoinSet<()> {
+    fn spawn(&self, batch: &ScrapedFleet) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for backend in &batch.fleet.topology().backends {
             let sources = sources(&backend.config);
@@ -154,12 +154,12 @@ impl BackgroundService for Scraper {
 
 struct Task {
     backend: Backend,
-    batch: Batch,
-    shared: Arc<Shared>,
+    batch: ScrapedFleet,
+    shared: Arc<ScraperState>,
     fetcher: Fetcher,
     rng: SmallRng,
     /// Pages that may have metrics, the likeliest first.
-    sources: Vec<Source>,
+    sources: Vec<ScrapeSource>,
     /// The index of the page that has them, and its engine.
     known: Option<(usize, Option<Engine>)>,
     /// Failed scrapes in a row.
@@ -228,7 +228,7 @@ impl Task {
 
     async fn scrape_source(
         &mut self,
-        source: &Source,
+        source: &ScrapeSource,
     ) -> Result<(EnginePage, Fetched), ScrapeError> {
         let shared = Arc::clone(&self.shared);
         let fetched = self.fetcher.fetch(&shared.connector, &source.path).await;

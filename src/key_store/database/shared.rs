@@ -4,7 +4,7 @@
 use ahash::HashMap;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::Database;
+use super::KeyDatabase;
 use crate::key_store::error::KeyStoreError;
 use crate::key_store::record::KeyRecord;
 use crate::key_store::rows::read_all;
@@ -20,7 +20,7 @@ const SCHEMA: &str = "
     END;
     INSERT INTO key_versions (id, version) SELECT id, 1 FROM client_keys";
 
-impl Database {
+impl KeyDatabase {
     /// Counts the changes of keys from now on. A file that has taken the place of another may lack
     /// what that needs.
     pub(in crate::key_store) fn count_versions(&mut self) -> Result<(), KeyStoreError> {

@@ -4,7 +4,7 @@
 use penstock_config::UnixTime;
 use rusqlite::{OptionalExtension, Row, params};
 
-use super::Database;
+use super::KeyDatabase;
 use super::shared::to_version;
 use crate::key_store::database::{seconds, to_time};
 use crate::key_store::error::KeyStoreError;
@@ -25,7 +25,7 @@ pub(super) const WITH_VERSIONS: &str = "
 const SELECT: &str =
     "SELECT jti, issuer, revoked_at, expires_at, restored_at, version FROM revoked_tokens";
 
-impl Database {
+impl KeyDatabase {
     /// Returns the revoked tokens, the newest first.
     pub(in crate::key_store) fn revoked_tokens(
         &self,
@@ -123,7 +123,7 @@ mod tests {
         let insert = "INSERT INTO revoked_tokens VALUES ('a', '', 1, NULL), ('b', 'i', 1, 9)";
         connection.execute(insert, []).unwrap();
         drop((connection, file));
-        let database = Database::open(&path).unwrap();
+        let database = KeyDatabase::open(&path).unwrap();
         let all = database.revoked_tokens().unwrap();
         assert_eq!((all.whole.len(), all.damaged.len()), (2, 0));
         assert!(all.whole.iter().all(|one| one.token.is_revoked() && one.version == 1));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::key_store::KeyStore;
 use crate::key_store::attributes::{InvalidKey, KeyAttributes};
-use crate::key_store::database::Database;
+use crate::key_store::database::KeyDatabase;
 use crate::key_store::error::KeyStoreError;
 use crate::key_store::record::{KeyRecord, StoredSecret};
 use crate::key_store::sharing::newer_than;
@@ -100,7 +100,11 @@ impl KeyStore {
         self.write(|database| new.iter().try_for_each(|record| self.adopt_key(database, record)))
     }
 
-    fn adopt_key(&self, database: &Database, record: &SharedRecord) -> Result<(), KeyStoreError> {
+    fn adopt_key(
+        &self,
+        database: &KeyDatabase,
+        record: &SharedRecord,
+    ) -> Result<(), KeyStoreError> {
         let key = match to_key(record) {
             Ok(key) => key,
             Err(error) => {
@@ -146,7 +150,7 @@ impl KeyStore {
         }
     }
 
-    fn is_full(&self, database: &Database) -> Result<bool, KeyStoreError> {
+    fn is_full(&self, database: &KeyDatabase) -> Result<bool, KeyStoreError> {
         Ok(database.count()? >= self.limits.keys)
     }
 }

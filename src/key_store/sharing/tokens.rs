@@ -8,7 +8,7 @@ use penstock_config::UnixTime;
 
 use crate::key_store::KeyStore;
 use crate::key_store::attributes::InvalidKey;
-use crate::key_store::database::Database;
+use crate::key_store::database::KeyDatabase;
 use crate::key_store::error::KeyStoreError;
 use crate::key_store::revoked_tokens::{RevokedToken, StoredToken};
 use crate::key_store::sharing::newer_than;
@@ -58,7 +58,7 @@ impl KeyStore {
 
     fn adopt_token(
         &self,
-        database: &Database,
+        database: &KeyDatabase,
         record: &SharedRecord,
         now: UnixTime,
     ) -> Result<(), KeyStoreError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::super::page::Page;
+use super::super::page::TopPage;
 use super::*;
 
 fn frame(style: Style) -> Vec<String> {
@@ -13,7 +13,7 @@ fn frame(style: Style) -> Vec<String> {
 
 fn frame_with(more: &str, style: Style) -> Vec<String> {
     let page = |times: u32| {
-        Page::parse(&format!(
+        TopPage::parse(&format!(
             "penstock_requests_total{{outcome=\"ok\"}} {}\npenstock_requests_total{{outcome=\"fault\"}} {}\n\
              penstock_attempts_total{{backend=\"a\",outcome=\"fault\",code=\"x\"}} {times}\n\
              penstock_errors_total{{code=\"connect_failed\"}} {times}\n\
@@ -33,7 +33,7 @@ fn frame_with(more: &str, style: Style) -> Vec<String> {
         {"name": "d", "health": "unhealthy"},
     ]});
     let (before, after) = (page(0), page(10));
-    let figures = Figures::new(&before, &after, Duration::from_secs(2));
+    let figures = TopFigures::new(&before, &after, Duration::from_secs(2));
     let scene = Scene { authority: "host:1", version: "1.2.3", fleet: &fleet, up: 11_520.0 };
     draw(&scene, &figures, style)
 }
@@ -81,8 +81,8 @@ fn shadow_strategy_has_a_line() {
 
 #[test]
 fn telemetry_columns_need_a_backend_with_telemetry() {
-    let page = Page::parse("");
-    let figures = Figures::new(&page, &page, Duration::from_secs(2));
+    let page = TopPage::parse("");
+    let figures = TopFigures::new(&page, &page, Duration::from_secs(2));
     let heads = |telemetry: Value| {
         let fleet = json!({"backends": [
             {"name": "gpu-a", "health": "healthy", "engine": "vllm", "in_flight": 128,
@@ -107,8 +107,8 @@ fn telemetry_columns_need_a_backend_with_telemetry() {
 #[test]
 fn predictions_have_a_table() {
     let page =
-        Page::parse("penstock_max_queue_requests 256\npenstock_queue_requests{model=\"m\"} 3");
-    let figures = Figures::new(&page, &page, Duration::from_secs(2));
+        TopPage::parse("penstock_max_queue_requests 256\npenstock_queue_requests{model=\"m\"} 3");
+    let figures = TopFigures::new(&page, &page, Duration::from_secs(2));
     let draw = |models: Value| {
         let fleet = json!({"backends": [{"name": "gpu-a", "health": "healthy", "models": models}]});
         let scene = Scene { authority: "host:1", version: "1.2.3", fleet: &fleet, up: 1.0 };

@@ -12,7 +12,7 @@ type Plain = (usize, Vec<(String, String)>, u64);
 fn read(page: &[u8]) -> Vec<Plain> {
     let wanted = Wanted::new(NAMES);
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let plain = |sample: Sample<'_>| {
+    let plain = |sample: ScrapedSample<'_>| {
         let labels = sample.labels.iter();
         let labels =
             labels.map(|(name, value)| (text(name.to_vec()), text(value.bytes().collect())));

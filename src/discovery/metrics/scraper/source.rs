@@ -14,12 +14,12 @@ enum Form {
 
 /// A page that may report an engine's load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Source {
+pub(super) struct ScrapeSource {
     pub(super) path: String,
     form: Form,
 }
 
-impl Source {
+impl ScrapeSource {
     fn new(path: &str, form: Form) -> Self {
         Self { path: path.to_owned(), form }
     }
@@ -34,16 +34,16 @@ impl Source {
 }
 
 /// Returns the pages to try for a backend, the likeliest first; none if it is not to be scraped.
-pub(super) fn sources(config: &BackendConfig) -> Vec<Source> {
+pub(super) fn sources(config: &BackendConfig) -> Vec<ScrapeSource> {
     if !config.telemetry.enabled {
         return Vec::new();
     }
     if let Some(path) = &config.telemetry.path {
-        return vec![Source::new(path, Form::Prometheus)];
+        return vec![ScrapeSource::new(path, Form::Prometheus)];
     }
     let facts = facts(config.engine);
-    let pages = facts.metrics_paths.iter().map(|path| Source::new(path, Form::Prometheus));
-    pages.chain(facts.slots_path.map(|path| Source::new(path, Form::Slots))).collect()
+    let pages = facts.metrics_paths.iter().map(|path| ScrapeSource::new(path, Form::Prometheus));
+    pages.chain(facts.slots_path.map(|path| ScrapeSource::new(path, Form::Slots))).collect()
 }
 
 #[cfg(test)]
