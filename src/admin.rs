@@ -38,11 +38,11 @@ use crate::observe::otlp::SpanExporter;
 use crate::observe::usage::{LiveUsage, UsageReply, UsageStream};
 use crate::proxy::Proxy;
 use access_control::Access;
-use connection_limit::ConnectionLimit;
+use connection_limit::AdminConnectionLimit;
 use endpoint::{
     Endpoint, Handler, Verb, command, get, open, page, post, probe, query, usage, with,
 };
-use response::{AdminResponse, Refusal};
+use response::{AdminRefusal, AdminResponse};
 
 /// The time that a client may stall while it reads a response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -74,7 +74,7 @@ pub struct Admin {
 }
 
 /// The parts of a request that handlers use.
-struct Call<'a> {
+struct AdminCall<'a> {
     generation: &'a Generation,
     query: &'a str,
     /// The path segment that matched `{name}`.
@@ -210,10 +210,10 @@ impl Admin {
     /// The Pingora application of the admin port's listener.
     pub fn into_app(self) -> impl ServerApp + Send + Sync + 'static {
         let (proxy, metrics) = (Arc::clone(&self.proxy), Arc::clone(&self.metrics));
-        ConnectionLimit::new(self, proxy, metrics)
+        AdminConnectionLimit::new(self, proxy, metrics)
     }
 
-    async fn respond(&self, session: &mut ServerSession) -> Result<Reply, Refusal> {
+    async fn respond(&self, session: &mut ServerSession) -> Result<AdminReply, AdminRefusal> {
         let generation = self.proxy.generation();
         let head = session.req_header();
         let verb = Verb::of(&head.method);
@@ -226,10 +226,10 @@ impl Admin {
         let is_trusted = access_control::check(&head.headers, token, Access::Open).is_ok();
         let Some((endpoint, name)) = found.iter().find(|(one, _)| Some(one.verb) == verb) else {
             return Err(match found.first() {
-                None => Refusal::UnknownPath,
+                None => AdminRefusal::UnknownPath,
                 Some(_) => {
                     let allowed = found.iter().map(|(endpoint, _)| endpoint.verb.name());
-                    Refusal::MethodNotAllowed { allow: allowed.collect::<Vec<_>>().join(", ") }
+                    AdminRefusal::MethodNotAllowed { allow: allowed.collect::<Vec<_>>().join(", ") }
                 }
             });
         };
@@ -238,16 +238,16 @@ impl Admin {
             Verb::Post | Verb::Patch => read_body(session, &generation).await?,
         };
         let query = query.as_deref().unwrap_or_default();
-        let call = Call { generation: &generation, query, name, body: &body, is_trusted };
+        let call = AdminCall { generation: &generation, query, name, body: &body, is_trusted };
         match endpoint.handle {
-            Handler::Sync(handle) => handle(self, &call).map(Reply::Whole),
-            Handler::Async(handle) => handle(self, &call).await.map(Reply::Whole),
+            Handler::Sync(handle) => handle(self, &call).map(AdminReply::Whole),
+            Handler::Async(handle) => handle(self, &call).await.map(AdminReply::Whole),
             Handler::Usage(call) => {
                 match self.usage.respond(UsageRequest { call, query, body: &body }).await? {
                     UsageReply::Page(page) => {
-                        Ok(Reply::Whole(AdminResponse::of_bytes("application/json", page)))
+                        Ok(AdminReply::Whole(AdminResponse::of_bytes("application/json", page)))
                     }
-                    UsageReply::Stream(stream) => Ok(Reply::Stream(stream)),
+                    UsageReply::Stream(stream) => Ok(AdminReply::Stream(stream)),
                 }
             }
         }
@@ -255,7 +255,7 @@ impl Admin {
 }
 
 /// The reply to a request.
-enum Reply {
+enum AdminReply {
     Whole(AdminResponse),
     Stream(UsageStream),
 }
@@ -289,8 +289,10 @@ impl HttpServerApp for Admin {
         session.set_total_drain_timeout(Some(generation.config.admin.header_timeout));
         drop(generation);
         let sent = match self.respond(&mut session).await {
-            Ok(Reply::Whole(response)) => response.send(&mut session, is_head).await,
-            Ok(Reply::Stream(stream)) => event_stream::send(stream, &mut session, is_head).await,
+            Ok(AdminReply::Whole(response)) => response.send(&mut session, is_head).await,
+            Ok(AdminReply::Stream(stream)) => {
+                event_stream::send(stream, &mut session, is_head).await
+            }
             Err(refusal) => {
                 // Unread body bytes must not be parsed as the next request.
                 session.set_keepalive(None);
@@ -310,21 +312,23 @@ impl HttpServerApp for Admin {
 async fn read_body(
     session: &mut ServerSession,
     generation: &Generation,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Vec<u8>, AdminRefusal> {
     let limits = &generation.config.limits;
     let headers = &session.req_header().headers;
-    let too_large = || Refusal::BodyTooLarge { limit: limits.max_body_size };
+    let too_large = || AdminRefusal::BodyTooLarge { limit: limits.max_body_size };
     // Before the client sends the body, which it may hold back until penstock continues.
     if declared_length(headers).is_some_and(|length| length > limits.max_body_size.0) {
         return Err(too_large());
     }
     if headers.contains_key(header::EXPECT) {
         let written = session.write_continue_response().await;
-        written.map_err(|_gone| Refusal::BodyCut)?;
+        written.map_err(|_gone| AdminRefusal::BodyCut)?;
     }
     let reading = async {
         let mut body = Vec::new();
-        while let Some(part) = session.read_request_body().await.map_err(|_cut| Refusal::BodyCut)? {
+        while let Some(part) =
+            session.read_request_body().await.map_err(|_cut| AdminRefusal::BodyCut)?
+        {
             if body.len() + part.len() > limits.max_body_size.to_usize() {
                 return Err(too_large());
             }
@@ -333,7 +337,7 @@ async fn read_body(
         Ok(body)
     };
     let read = tokio::time::timeout(limits.body_read_timeout, reading).await;
-    read.map_err(|_late| Refusal::BodyTimeout)?
+    read.map_err(|_late| AdminRefusal::BodyTimeout)?
 }
 
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
@@ -346,7 +350,7 @@ fn find(path: &str) -> Vec<(&'static Endpoint, String)> {
     rows.filter_map(|(row, known)| Some((row, path::capture(known, path)?))).collect()
 }
 
-fn index(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+fn index(_admin: &Admin, _call: &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal> {
     let mut text = format!("penstock {}\n\n", env!("CARGO_PKG_VERSION"));
     for endpoint in ENDPOINTS {
         // Further paths are the names that other programs expect.

@@ -20,7 +20,7 @@ use penstock_dialect::{EnsembleRequest, critique_body};
 use penstock_scan::{RequestProfile, ScanOptions, scan};
 
 use crate::downstream::body::{BodyClaim, HeldBody};
-use crate::ensemble::call::{Call, CallFailure, CallReport};
+use crate::ensemble::call::{CallReport, FailedCall, RunningCall};
 use crate::ensemble::stage::{StageEnd, run_stage};
 use crate::proxy::admission::admit;
 use crate::proxy::attempt::HeldText;
@@ -74,7 +74,7 @@ pub(crate) async fn serve_ensemble(
     };
     let ensemble = Ensemble { proxy: flow.proxy, plan, operation, source };
     let served = match ensemble.gather(flow).await {
-        Ok(Gathered { prompt, parts }) => {
+        Ok(GatheredParts { prompt, parts }) => {
             flow.ctx.record.edits.ensemble_parts = Some(parts);
             match ensemble.final_request(flow, &prompt).await {
                 Ok(request) => {
@@ -87,8 +87,8 @@ pub(crate) async fn serve_ensemble(
             }
         }
         Err(NoDraft::ClientGone) => flow.ctx.end_cancelled(),
-        Err(NoDraft::Failed(CallFailure::Own(error))) => send_error(flow, error).await,
-        Err(NoDraft::Failed(CallFailure::Held(held, outcome))) => {
+        Err(NoDraft::Failed(FailedCall::Own(error))) => send_error(flow, error).await,
+        Err(NoDraft::Failed(FailedCall::Held(held, outcome))) => {
             flow.ctx.record.response.outcome = Some(outcome);
             send_held(flow, held).await
         }
@@ -113,17 +113,17 @@ fn end_of(ctx: &RequestContext) -> EnsembleEnd {
 enum NoDraft {
     ClientGone,
     /// The failure of the last draft.
-    Failed(CallFailure),
+    Failed(FailedCall),
 }
 
 /// The result of the drafts and critiques.
-struct Gathered {
+struct GatheredParts {
     prompt: String,
     parts: EnsembleParts,
 }
 
 /// A draft, with its critique if there is one.
-struct Candidate {
+struct CritiquedDraft {
     draft: HeldText,
     critique: Option<HeldText>,
 }
@@ -137,7 +137,7 @@ struct Ensemble<'a> {
 
 impl Ensemble<'_> {
     /// Makes all calls before the final one.
-    async fn gather(&self, flow: &Flow<'_>) -> Result<Gathered, NoDraft> {
+    async fn gather(&self, flow: &Flow<'_>) -> Result<GatheredParts, NoDraft> {
         let mut parts = EnsembleParts::default();
         let drafts = self.run(flow, EnsembleStage::Draft, |ensemble, call, _| {
             Some((ensemble.operation, ensemble.source.draft(ensemble.plan.member(call))))
@@ -146,7 +146,7 @@ impl Ensemble<'_> {
         parts.drafts = drafts.len();
         if drafts.is_empty() {
             // A stage without a response has a failure.
-            let none = || CallFailure::Own(OwnError::new(ErrorCode::InternalError, "No draft"));
+            let none = || FailedCall::Own(OwnError::new(ErrorCode::InternalError, "No draft"));
             return Err(NoDraft::Failed(last_failure.unwrap_or_else(none)));
         }
         let config = &flow.ctx.generation.config.ensembles;
@@ -168,12 +168,12 @@ impl Ensemble<'_> {
         parts.critiques = critiques.len();
         let candidates = (1_u8..).zip(drafts).map(|(number, (_, draft))| {
             let of = critiques.iter().position(|(call, _)| call.number == number);
-            Candidate { draft, critique: of.map(|at| critiques.swap_remove(at).1) }
+            CritiquedDraft { draft, critique: of.map(|at| critiques.swap_remove(at).1) }
         });
         let candidates = candidates_text(&candidates.collect::<Vec<_>>());
         let values = [("query", self.source.query()), ("candidates", &*candidates)];
         let prompt = config.final_prompt.fill(&values);
-        Ok(Gathered { prompt, parts })
+        Ok(GatheredParts { prompt, parts })
     }
 
     /// Makes the calls of a stage for which `body` returns one.
@@ -192,13 +192,13 @@ impl Ensemble<'_> {
             let prepared = match self.held(flow.ctx, operation, bytes.into()) {
                 Ok((profile, held)) => {
                     let named = Named { profile, model, inserts_model: false };
-                    Box::pin(Call::new(flow, call, named, held, stage_end)).await
+                    Box::pin(RunningCall::new(flow, call, named, held, stage_end)).await
                 }
                 Err(error) => Err(error),
             };
             match prepared {
                 Ok(call) => calls.push(call),
-                Err(error) => reports.push(CallReport::failed(call, CallFailure::Own(error))),
+                Err(error) => reports.push(CallReport::failed(call, FailedCall::Own(error))),
             }
         }
         match run_stage(flow, calls).await {
@@ -260,7 +260,7 @@ fn stage_end(ctx: &RequestContext) -> Timestamp {
 fn sum(
     reports: Vec<CallReport>,
     parts: &mut EnsembleParts,
-) -> (Vec<(EnsembleCall, HeldText)>, Option<CallFailure>) {
+) -> (Vec<(EnsembleCall, HeldText)>, Option<FailedCall>) {
     let (mut texts, mut last_failure) = (Vec::new(), None);
     for CallReport { call, text, usage } in reports {
         parts.input_tokens += usage.and_then(|usage| usage.prompt_tokens).map_or(0, u64::from);
@@ -273,16 +273,17 @@ fn sum(
     (texts, last_failure)
 }
 
-fn candidates_text(candidates: &[Candidate]) -> String {
-    let blocks = candidates.iter().enumerate().map(|(index, Candidate { draft, critique })| {
-        let number = index + 1;
-        let block = format!("<candidate_{number}>\n{}\n</candidate_{number}>", draft.text);
-        match critique {
-            Some(HeldText { text: critique, .. }) => {
-                format!("{block}\n<review_{number}>\n{critique}\n</review_{number}>")
+fn candidates_text(candidates: &[CritiquedDraft]) -> String {
+    let blocks =
+        candidates.iter().enumerate().map(|(index, CritiquedDraft { draft, critique })| {
+            let number = index + 1;
+            let block = format!("<candidate_{number}>\n{}\n</candidate_{number}>", draft.text);
+            match critique {
+                Some(HeldText { text: critique, .. }) => {
+                    format!("{block}\n<review_{number}>\n{critique}\n</review_{number}>")
+                }
+                None => block,
             }
-            None => block,
-        }
-    });
+        });
     blocks.collect::<Vec<_>>().join("\n\n")
 }

@@ -9,7 +9,7 @@ use penstock_api::bearer_token;
 use penstock_config::Secret;
 use subtle::ConstantTimeEq;
 
-use super::response::Refusal;
+use super::response::AdminRefusal;
 
 /// The access that an endpoint grants, and whether it requires the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,11 +32,11 @@ pub(super) fn check(
     headers: &HeaderMap,
     token: Option<&Secret>,
     access: Access,
-) -> Result<(), Refusal> {
+) -> Result<(), AdminRefusal> {
     // Programs that are not browsers send neither of both headers.
     let fetch_site = headers.get(FETCH_SITE).map_or(&b"none"[..], |value| value.as_bytes());
     if headers.contains_key(header::ORIGIN) || !matches!(fetch_site, b"none" | b"same-origin") {
-        return Err(Refusal::FromWebPage);
+        return Err(AdminRefusal::FromWebPage);
     }
     let has_token = token.is_some_and(|token| is_sent(headers, token));
     // No web page knows the token, so a request with the token may use any host name.
@@ -49,10 +49,10 @@ pub(super) fn check(
         Access::Open | Access::Token => false,
     };
     if !has_token && !is_local && !is_harmless {
-        return Err(Refusal::ForeignHost);
+        return Err(AdminRefusal::ForeignHost);
     }
     match access {
-        Access::Token if token.is_some() && !has_token => Err(Refusal::NoToken),
+        Access::Token if token.is_some() && !has_token => Err(AdminRefusal::NoToken),
         Access::Token | Access::Open | Access::Probe | Access::Page => Ok(()),
     }
 }
@@ -130,9 +130,9 @@ mod tests {
         let page = headers(&[("authorization", "Bearer s3cret"), ("origin", "http://a")]);
         assert!(check(&with, token, Access::Token).is_ok());
         assert!(check(&named, token, Access::Token).is_ok(), "a name, with the token");
-        assert!(matches!(check(&wrong, token, Access::Token), Err(Refusal::NoToken)));
-        assert!(matches!(check(&headers(&[]), token, Access::Token), Err(Refusal::NoToken)));
-        assert!(matches!(check(&page, token, Access::Token), Err(Refusal::FromWebPage)));
+        assert!(matches!(check(&wrong, token, Access::Token), Err(AdminRefusal::NoToken)));
+        assert!(matches!(check(&headers(&[]), token, Access::Token), Err(AdminRefusal::NoToken)));
+        assert!(matches!(check(&page, token, Access::Token), Err(AdminRefusal::FromWebPage)));
         assert!(check(&headers(&[]), token, Access::Open).is_ok(), "probes need none");
     }
 

@@ -36,12 +36,12 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// The connections that wait for a request, in the order in which they started to wait.
 #[derive(Default)]
-struct Waiting {
+struct WaitingConnections {
     next: AtomicU64,
     connections: Mutex<BTreeMap<u64, Arc<Notify>>>,
 }
 
-impl Waiting {
+impl WaitingConnections {
     /// Joins the end of the line.
     fn join(&self) -> WaitingPlace<'_> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Waiting {
 
 /// A connection's place among those that wait; it leaves the line when dropped.
 struct WaitingPlace<'a> {
-    line: &'a Waiting,
+    line: &'a WaitingConnections,
     number: u64,
     leave: Arc<Notify>,
 }
@@ -71,19 +71,25 @@ impl Drop for WaitingPlace<'_> {
 }
 
 /// Admits at most `admin.connections` connections to an application.
-pub(super) struct ConnectionLimit<A> {
+pub(super) struct AdminConnectionLimit<A> {
     inner: Arc<A>,
     proxy: Arc<Proxy>,
     metrics: Arc<Metrics>,
-    waiting: Waiting,
+    waiting: WaitingConnections,
     refusal: RawResponse,
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> ConnectionLimit<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> AdminConnectionLimit<A> {
     pub(super) fn new(inner: A, proxy: Arc<Proxy>, metrics: Arc<Metrics>) -> Self {
         let message = "Too many connections (admin.connections)";
         let refusal = RawResponse::new(ErrorCode::TooManyConnections, message);
-        Self { inner: Arc::new(inner), proxy, metrics, waiting: Waiting::default(), refusal }
+        Self {
+            inner: Arc::new(inner),
+            proxy,
+            metrics,
+            waiting: WaitingConnections::default(),
+            refusal,
+        }
     }
 
     /// Serves the requests of a connection in sequence.
@@ -144,7 +150,7 @@ fn limits_of(config: &Config) -> ConnectionLimits {
 }
 
 #[async_trait]
-impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for ConnectionLimit<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> ServerApp for AdminConnectionLimit<A> {
     async fn process_new(
         self: &Arc<Self>,
         mut stream: Stream,

@@ -6,8 +6,8 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::response::{AdminResponse, Refusal};
-use super::{Admin, Call};
+use super::response::{AdminRefusal, AdminResponse};
+use super::{Admin, AdminCall};
 
 const PAGE: &str = include_str!("dashboard/page.html");
 const STYLE: &str = include_str!("dashboard/style.css");
@@ -22,7 +22,7 @@ const SCRIPT: &str = concat!(
 const MARK: &str = "{{nonce}}";
 
 /// `/dashboard`
-pub(super) fn page(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn page(_admin: &Admin, _call: &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal> {
     // Only scripts and styles with this nonce run, so that a name cannot inject markup.
     let nonce = format!("{:032x}", SmallRng::from_os_rng().random::<u128>());
     Ok(AdminResponse::page(whole_page().replace(MARK, &nonce), &policy(&nonce)))

@@ -9,8 +9,8 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use serde_json::json;
 
-use super::response::{AdminResponse, Refusal};
-use super::{Admin, Call};
+use super::response::{AdminRefusal, AdminResponse};
+use super::{Admin, AdminCall};
 use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
 
 /// The time that decisions are captured after the last request for them.
@@ -19,11 +19,11 @@ const CAPTURED_FOR: Duration = Duration::from_secs(60);
 /// `/decisions`: the latest decisions, newest first; `n` limits their number. `capture=true` starts
 /// or extends the capture of whole decisions and returns the captured ones; `capture=false` ends
 /// the capture and deletes them.
-pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn latest(admin: &Admin, call: &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal> {
     let given = |key| call.query.split('&').find_map(|pair| pair.strip_prefix(key));
     let count = match given("n=") {
         None => None,
-        Some(given) => Some(given.parse().map_err(|_not_a_number| Refusal::NotACount)?),
+        Some(given) => Some(given.parse().map_err(|_not_a_number| AdminRefusal::NotACount)?),
     };
     match given("capture=") {
         Some("true") => return Ok(captured(admin, count.unwrap_or(CAPTURES_KEPT))),
@@ -31,7 +31,7 @@ pub(super) fn latest(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Re
             admin.proxy.captures.end();
             admin.decisions.forget_captures();
         }
-        Some(_) => return Err(Refusal::NotAChoice),
+        Some(_) => return Err(AdminRefusal::NotAChoice),
         None => {}
     }
     let decisions = admin.decisions.latest(count.unwrap_or(DECISIONS_KEPT), now());
@@ -56,7 +56,7 @@ fn captured(admin: &Admin, count: usize) -> AdminResponse {
 }
 
 /// `POST /explain`: decides about the request in the body without side effects.
-pub(super) fn explain(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn explain(admin: &Admin, call: &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal> {
     let sample = DryRunRequest::from_line(call.body)?;
     let fleet = call.generation.fleet.topology();
     let at = now();

@@ -4,8 +4,8 @@ use http::Method;
 use penstock_api::UsageCall;
 
 use super::access_control::Access;
-use super::response::{AdminResponse, PendingResponse, Refusal};
-use super::{Admin, Call};
+use super::response::{AdminRefusal, AdminResponse, PendingResponse};
+use super::{Admin, AdminCall};
 
 penstock_api::named! {
     /// The method of an endpoint.
@@ -41,14 +41,14 @@ pub(super) struct Endpoint {
 
 #[derive(Clone, Copy)]
 pub(super) enum Handler {
-    Sync(fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>),
-    Async(fn(&Admin, &Call<'_>) -> PendingResponse),
+    Sync(fn(&Admin, &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal>),
+    Async(fn(&Admin, &AdminCall<'_>) -> PendingResponse),
     Usage(UsageCall),
 }
 
 pub(super) const fn get(
     paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
+    handle: fn(&Admin, &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal>,
     about: &'static str,
 ) -> Endpoint {
     let handle = Handler::Sync(handle);
@@ -57,7 +57,7 @@ pub(super) const fn get(
 
 pub(super) const fn post(
     paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> Result<AdminResponse, Refusal>,
+    handle: fn(&Admin, &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal>,
     about: &'static str,
 ) -> Endpoint {
     Endpoint { verb: Verb::Post, ..get(paths, handle, about) }
@@ -65,7 +65,7 @@ pub(super) const fn post(
 
 pub(super) const fn command(
     paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
+    handle: fn(&Admin, &AdminCall<'_>) -> PendingResponse,
     about: &'static str,
 ) -> Endpoint {
     Endpoint { verb: Verb::Post, ..query(paths, handle, about) }
@@ -78,7 +78,7 @@ pub(super) const fn with(verb: Verb, endpoint: Endpoint) -> Endpoint {
 
 pub(super) const fn query(
     paths: &'static [&'static str],
-    handle: fn(&Admin, &Call<'_>) -> PendingResponse,
+    handle: fn(&Admin, &AdminCall<'_>) -> PendingResponse,
     about: &'static str,
 ) -> Endpoint {
     let handle = Handler::Async(handle);

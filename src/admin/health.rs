@@ -6,18 +6,18 @@ use http::StatusCode;
 use penstock_core::fleet::{Health, Topology};
 use serde_json::{Value, json};
 
-use super::response::{AdminResponse, Refusal};
-use super::{Admin, Call};
+use super::response::{AdminRefusal, AdminResponse};
+use super::{Admin, AdminCall};
 
 /// `/health/live`: 200 while the process responds.
-pub(super) fn live(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn live(_admin: &Admin, _call: &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal> {
     Ok(AdminResponse::json(&json!({"status": "alive"})))
 }
 
 /// `/health/ready`: 503 until the first health check of every backend has finished, and during
 /// shutdown. An unhealthy fleet does not make this process unready: clients get its errors. If a
 /// web page could have made up the host name, the response contains only the status.
-pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn ready(admin: &Admin, call: &AdminCall<'_>) -> Result<AdminResponse, AdminRefusal> {
     let fleet = call.generation.fleet.topology();
     let waiting = admin.waiting.load(Ordering::Acquire);
     let (status, reason) = match waiting {
@@ -46,7 +46,10 @@ pub(super) fn ready(admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Ref
 }
 
 /// `/health`: the number of healthy backends; always 200.
-pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn overview(
+    _admin: &Admin,
+    call: &AdminCall<'_>,
+) -> Result<AdminResponse, AdminRefusal> {
     let fleet = call.generation.fleet.topology();
     let total = fleet.backends.len();
     let status = match count_healthy(&fleet) {
@@ -57,7 +60,10 @@ pub(super) fn overview(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse,
     Ok(AdminResponse::json(&json!({"status": status, "backends": count_backends(&fleet)})))
 }
 
-pub(super) fn version(_admin: &Admin, _call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn version(
+    _admin: &Admin,
+    _call: &AdminCall<'_>,
+) -> Result<AdminResponse, AdminRefusal> {
     Ok(AdminResponse::json(&json!({"name": "penstock", "version": env!("CARGO_PKG_VERSION")})))
 }
 

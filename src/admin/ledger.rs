@@ -5,8 +5,8 @@ use std::sync::Arc;
 use penstock_api::query_value;
 use serde_json::json;
 
-use super::response::{AdminResponse, PendingResponse, Refusal};
-use super::{Admin, Call};
+use super::response::{AdminRefusal, AdminResponse, PendingResponse};
+use super::{Admin, AdminCall};
 use crate::observe::ledger::{Dimension, ReportQuery, ReportRow, parse_day};
 use crate::observe::usage::UsageError;
 
@@ -17,7 +17,7 @@ pub(super) const MAX_ROWS: usize = 1000;
 
 /// `/usage`: the sums of `by`, the largest first. `since` and `until` are days; `n` limits the
 /// rows.
-pub(super) fn report(admin: &Admin, call: &Call<'_>) -> PendingResponse {
+pub(super) fn report(admin: &Admin, call: &AdminCall<'_>) -> PendingResponse {
     let request = read(call.query);
     let usage = Arc::clone(&admin.usage);
     Box::pin(async move {
@@ -40,20 +40,21 @@ pub(super) fn report(admin: &Admin, call: &Call<'_>) -> PendingResponse {
     })
 }
 
-fn read(query: &str) -> Result<(ReportQuery, usize), Refusal> {
+fn read(query: &str) -> Result<(ReportQuery, usize), AdminRefusal> {
     let given = |name| query_value(query, name).filter(|value| !value.is_empty());
     let mut by = Vec::new();
     for name in given("by").as_deref().unwrap_or("key").split(',') {
-        let dimension = Dimension::from_name(name).ok_or(Refusal::NotADimension)?;
+        let dimension = Dimension::from_name(name).ok_or(AdminRefusal::NotADimension)?;
         if !by.contains(&dimension) {
             by.push(dimension);
         }
     }
-    let day =
-        |name| given(name).map(|day| parse_day(&day).ok_or(Refusal::NotADay { name })).transpose();
+    let day = |name| {
+        given(name).map(|day| parse_day(&day).ok_or(AdminRefusal::NotADay { name })).transpose()
+    };
     let count = match given("n") {
         None => DEFAULT_ROWS,
-        Some(count) => count.parse().map_err(|_not_a_number| Refusal::NotACount)?,
+        Some(count) => count.parse().map_err(|_not_a_number| AdminRefusal::NotACount)?,
     };
     let count = count.min(MAX_ROWS);
     // One more than shown, to see whether there are more.

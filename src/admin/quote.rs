@@ -7,8 +7,8 @@ use penstock_scoring::Objectives;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::response::{AdminResponse, Refusal};
-use super::{Admin, Call};
+use super::response::{AdminRefusal, AdminResponse};
+use super::{Admin, AdminCall};
 
 /// The part of a request that its latencies depend on.
 #[derive(Debug, Deserialize)]
@@ -33,12 +33,15 @@ fn streamed() -> bool {
 }
 
 /// `POST /quote`
-pub(super) fn predicted(_admin: &Admin, call: &Call<'_>) -> Result<AdminResponse, Refusal> {
+pub(super) fn predicted(
+    _admin: &Admin,
+    call: &AdminCall<'_>,
+) -> Result<AdminResponse, AdminRefusal> {
     let generation = &call.generation;
     if !generation.router.predicts() {
-        return Err(Refusal::NoPredictions);
+        return Err(AdminRefusal::NoPredictions);
     }
-    let invalid = |reason: String| Refusal::InvalidQuote { reason };
+    let invalid = |reason: String| AdminRefusal::InvalidQuote { reason };
     let given: Quoted =
         serde_json::from_slice(call.body).map_err(|error| invalid(error.to_string()))?;
     let mut times = [given.ttft_ms, given.tpot_ms].into_iter().flatten();

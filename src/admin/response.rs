@@ -17,7 +17,7 @@ use crate::observe::usage::UsageError;
 
 /// A response that another thread completes: the control loop, or the ledger's.
 pub(super) type PendingResponse =
-    Pin<Box<dyn Future<Output = Result<AdminResponse, Refusal>> + Send>>;
+    Pin<Box<dyn Future<Output = Result<AdminResponse, AdminRefusal>> + Send>>;
 
 pub(super) struct AdminResponse {
     status: StatusCode,
@@ -89,7 +89,7 @@ impl AdminResponse {
 
 /// The reason why the admin port refuses a request.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Refusal {
+pub(super) enum AdminRefusal {
     #[error("requests from web pages are refused: there is an Origin header")]
     FromWebPage,
     #[error(
@@ -169,7 +169,7 @@ pub(super) fn to_json(serialized: serde_json::Result<String>) -> String {
     serialized.unwrap_or_else(|_impossible| "null".to_owned())
 }
 
-impl Refusal {
+impl AdminRefusal {
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::FromWebPage => (StatusCode::FORBIDDEN, "foreign_origin"),

@@ -26,7 +26,7 @@ use crate::upstream::failure::{Failure, HeldResponse, Refusal};
 use penstock_core::routing::{RequestFacts, RequestRecord};
 
 /// The reason why a call has no text, as the client would get it.
-pub(crate) enum CallFailure {
+pub(crate) enum FailedCall {
     /// An engine's own error.
     Held(HeldResponse, Outcome),
     Own(OwnError),
@@ -35,13 +35,13 @@ pub(crate) enum CallFailure {
 /// The report of a call that has ended.
 pub(crate) struct CallReport {
     pub(crate) call: EnsembleCall,
-    pub(crate) text: Result<HeldText, CallFailure>,
+    pub(crate) text: Result<HeldText, FailedCall>,
     pub(crate) usage: Option<Usage>,
 }
 
 impl CallReport {
     /// A call that was never made.
-    pub(crate) fn failed(call: EnsembleCall, failure: CallFailure) -> Self {
+    pub(crate) fn failed(call: EnsembleCall, failure: FailedCall) -> Self {
         Self { call, text: Err(failure), usage: None }
     }
 }
@@ -53,7 +53,7 @@ pub(crate) enum CallEnd {
 }
 
 /// A call that has not ended.
-pub(crate) struct Call {
+pub(crate) struct RunningCall {
     call: EnsembleCall,
     ctx: RequestContext,
     request: Box<ScannedRequest>,
@@ -61,7 +61,7 @@ pub(crate) struct Call {
     has_met_limit: bool,
 }
 
-impl Call {
+impl RunningCall {
     /// A call for a client, which ends at `stage_end` at the latest.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl Call {
     pub(crate) fn end_without_route(mut self, flow: &Flow<'_>, error: &RouteError) -> CallReport {
         record_rejections(&mut self.ctx, &self.request);
         let error = route_error(flow.proxy, self.request.view(&self.ctx), error);
-        self.end(flow, Err(CallFailure::Own(error)))
+        self.end(flow, Err(FailedCall::Own(error)))
     }
 
     /// Makes the call once it is its turn in the queue.
@@ -151,7 +151,7 @@ impl Call {
             Err(AdmissionFailure::Decision(DecisionFailure::NoRoute(error))) => {
                 return CallEnd::Done(self.end_without_route(flow, &error));
             }
-            Err(AdmissionFailure::Queue(error)) => CallFailure::Own(error),
+            Err(AdmissionFailure::Queue(error)) => FailedCall::Own(error),
         };
         CallEnd::Done(self.end(flow, Err(failure)))
     }
@@ -165,7 +165,7 @@ impl Call {
             let to = Recipient::Other(&TextCall);
             let end = match make_attempt(&mut own, to, request, decided).await {
                 AttemptEnd::Gathered(text) => {
-                    return CallEnd::Done(self.end(flow, text.map_err(CallFailure::Own)));
+                    return CallEnd::Done(self.end(flow, text.map_err(FailedCall::Own)));
                 }
                 AttemptEnd::Failed(Failure::ClientGone) => return self.cancel(flow),
                 end => end,
@@ -214,15 +214,15 @@ impl Call {
         CallEnd::ClientGone
     }
 
-    fn end(mut self, flow: &Flow<'_>, text: Result<HeldText, CallFailure>) -> CallReport {
+    fn end(mut self, flow: &Flow<'_>, text: Result<HeldText, FailedCall>) -> CallReport {
         let record = &mut self.ctx.record;
         match &text {
             Ok(_) => {}
-            Err(CallFailure::Held(held, outcome)) => {
+            Err(FailedCall::Held(held, outcome)) => {
                 record.response.status = held.status;
                 record.response.outcome = Some(*outcome);
             }
-            Err(CallFailure::Own(error)) => {
+            Err(FailedCall::Own(error)) => {
                 record.response.status = error.code.row().status;
                 record.response.code = Some(error.code);
             }
@@ -235,16 +235,16 @@ impl Call {
     }
 }
 
-fn failure_of(end: AttemptEnd) -> CallFailure {
+fn failure_of(end: AttemptEnd) -> FailedCall {
     match end {
         AttemptEnd::Failed(Failure::Held(refusal, held)) => {
             let outcome = held_outcome(refusal, held.status);
-            CallFailure::Held(held, outcome)
+            FailedCall::Held(held, outcome)
         }
-        AttemptEnd::Failed(failure) => CallFailure::Own(OwnError::from_failure(&failure)),
-        AttemptEnd::Elsewhere(Elsewhere::Conversion(reason)) => CallFailure::Own(reason.to_error()),
+        AttemptEnd::Failed(failure) => FailedCall::Own(OwnError::from_failure(&failure)),
+        AttemptEnd::Elsewhere(Elsewhere::Conversion(reason)) => FailedCall::Own(reason.to_error()),
         AttemptEnd::Elsewhere(Elsewhere::TooLong(too_long)) => {
-            CallFailure::Held(too_long.held, Outcome::Client)
+            FailedCall::Held(too_long.held, Outcome::Client)
         }
         AttemptEnd::Relayed(_)
         | AttemptEnd::Own { .. }
@@ -254,7 +254,7 @@ fn failure_of(end: AttemptEnd) -> CallFailure {
         | AttemptEnd::Moved(_) => {
             debug_assert!(false, "a call ends with a text or an error");
             let message = "The call of the ensemble has no response";
-            CallFailure::Own(OwnError::new(ErrorCode::InternalError, message))
+            FailedCall::Own(OwnError::new(ErrorCode::InternalError, message))
         }
     }
 }

@@ -7,7 +7,7 @@ use std::task::Poll;
 use penstock_core::fleet::BackendSet;
 use penstock_core::routing::RouteError;
 
-use crate::ensemble::call::{Call, CallEnd, CallReport};
+use crate::ensemble::call::{CallEnd, CallReport, RunningCall};
 use crate::proxy::Proxy;
 use crate::proxy::decision::DecisionFailure;
 use crate::proxy::flow::Flow;
@@ -21,7 +21,7 @@ pub(crate) enum StageEnd {
 /// Makes all calls of a stage. Each gets a backend that no other call of the stage has, while there
 /// is one. If the stage's own calls fill the backends, the remaining calls follow when these are
 /// done. If other requests fill them, the calls wait in the queue, if there is one.
-pub(crate) async fn run_stage(flow: &Flow<'_>, calls: Vec<Call>) -> StageEnd {
+pub(crate) async fn run_stage(flow: &Flow<'_>, calls: Vec<RunningCall>) -> StageEnd {
     let mut reports = Vec::with_capacity(calls.len());
     let mut waiting = calls;
     while !waiting.is_empty() {

@@ -51,7 +51,7 @@ impl<const N: usize> Short<N> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Entry {
+struct LoggedDecision {
     number: u64,
     at: Timestamp,
     request_id: Short<64>,
@@ -77,7 +77,7 @@ struct Entry {
 
 /// An executed decision, as in `/decisions`. Long names are truncated.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DecisionReport {
+pub struct ExecutedDecision {
     /// Sequence number since the start.
     pub number: u64,
     /// The age of the decision.
@@ -136,7 +136,7 @@ pub struct ScoringReport {
 /// The last [`DECISIONS_KEPT`] decisions.
 #[derive(Debug)]
 pub struct DecisionLog {
-    slots: Box<[Mutex<Option<Entry>>]>,
+    slots: Box<[Mutex<Option<LoggedDecision>>]>,
     next: AtomicU64,
     captures: Captures,
 }
@@ -165,9 +165,10 @@ impl DecisionLog {
     }
 
     /// Returns the last `count` decisions, newest first.
-    pub fn latest(&self, count: usize, now: Timestamp) -> Vec<DecisionReport> {
+    pub fn latest(&self, count: usize, now: Timestamp) -> Vec<ExecutedDecision> {
         // Slot by slot: a decision is delayed by none of them, and only skips the one in use.
-        let mut entries: Vec<Entry> = self.slots.iter().filter_map(|slot| *slot.lock()).collect();
+        let mut entries: Vec<LoggedDecision> =
+            self.slots.iter().filter_map(|slot| *slot.lock()).collect();
         entries.sort_unstable_by_key(|entry| std::cmp::Reverse(entry.number));
         entries.truncate(count);
         entries.into_iter().map(|entry| entry.to_report(now)).collect()
@@ -182,7 +183,7 @@ impl RequestObserver for DecisionLog {
         // If a reader holds this slot, the entry is dropped: better to lose it than to delay a
         // request.
         if let Some(mut slot) = slot.and_then(|slot| slot.try_lock()) {
-            *slot = Some(Entry::new(number, event));
+            *slot = Some(LoggedDecision::new(number, event));
         }
         if let Some(captured) = event.captured {
             let mut captured: Capture = captured.clone();
@@ -192,7 +193,7 @@ impl RequestObserver for DecisionLog {
     }
 }
 
-impl Entry {
+impl LoggedDecision {
     fn new(number: u64, event: &Routed<'_>) -> Self {
         let Routed { request, decision, .. } = event;
         let topology = event.fleet;
@@ -222,9 +223,9 @@ impl Entry {
         }
     }
 
-    fn to_report(self, now: Timestamp) -> DecisionReport {
+    fn to_report(self, now: Timestamp) -> ExecutedDecision {
         let names = self.scorer_names.iter().map(|(name, _)| name);
-        DecisionReport {
+        ExecutedDecision {
             number: self.number,
             seconds_ago: now.since(self.at).as_secs_f64(),
             request_id: self.request_id.to_text(),

@@ -15,8 +15,8 @@ mod queries;
 mod report;
 mod writer;
 
-pub use batch::{Pair, Tokens, Totals};
-pub use counts::Counts;
+pub use batch::{Pair, TokenSums, Totals};
+pub use counts::LedgerCounts;
 pub use database::DatabaseError;
 pub use day::parse_day;
 pub use figures::LedgerReport;
@@ -37,9 +37,9 @@ use penstock_core::routing::{Generation, RequestObserver, RequestOutcome};
 use tokio::sync::oneshot;
 
 use books::Books;
-use cells::{Cells, Labels};
-use figures::Figures;
-use writer::{Command, Writer};
+use cells::{Cells, CountLabels};
+use figures::WriterFigures;
+use writer::{LedgerWriter, WriterCommand};
 
 /// The maximum number of queries that wait for the thread; further ones are refused.
 const MAX_COMMANDS: usize = 16;
@@ -57,17 +57,17 @@ pub enum QueryError {
 
 /// The state that requests, readers and the thread share.
 #[derive(Debug)]
-struct Shared {
+struct LedgerState {
     cells: Cells,
     books: Mutex<Books>,
     settings: ArcSwap<LedgerConfig>,
     budgets: Arc<Budgets>,
-    figures: Figures,
+    figures: WriterFigures,
     /// The identity of the file that was read at start, if it has one.
     identity: OnceLock<Option<String>>,
 }
 
-impl Shared {
+impl LedgerState {
     /// Reads the cells into the books.
     fn collect(&self) {
         let mut books = self.books.lock();
@@ -78,9 +78,9 @@ impl Shared {
 
 #[derive(Debug)]
 pub struct Ledger {
-    shared: Arc<Shared>,
+    shared: Arc<LedgerState>,
     has_file: bool,
-    commands: SyncSender<Command>,
+    commands: SyncSender<WriterCommand>,
 }
 
 impl Ledger {
@@ -92,17 +92,17 @@ impl Ledger {
     pub fn start(generation: &Generation, budgets: Arc<Budgets>) -> io::Result<Self> {
         let config = &generation.config;
         let (commands, receiver) = sync_channel(MAX_COMMANDS);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LedgerState {
             cells: Cells::new(config.ledger.max_rows),
             books: Mutex::new(Books::new(generation)),
             settings: ArcSwap::from_pointee(config.ledger.clone()),
             budgets,
-            figures: Figures::default(),
+            figures: WriterFigures::default(),
             identity: OnceLock::new(),
         });
         let path = config.ledger.path.clone();
         let has_file = path.is_some();
-        let mut writer = Writer::new(Arc::clone(&shared), path, receiver);
+        let mut writer = LedgerWriter::new(Arc::clone(&shared), path, receiver);
         // Before the thread starts: the first totals already include those of the file.
         writer.flush();
         // Set once: a file that appears later may be another one, whose totals were not read.
@@ -141,7 +141,7 @@ impl Ledger {
             let (done, written) = sync_channel(1);
             // A command for a thread that writes may wait long: that time counts, too.
             let started = penstock_clock::now();
-            if self.commands.try_send(Command::Flush(done)).is_ok()
+            if self.commands.try_send(WriterCommand::Flush(done)).is_ok()
                 && written.recv_timeout(left).unwrap_or(false)
             {
                 return true;
@@ -170,7 +170,7 @@ impl Ledger {
     /// # Errors
     /// [`QueryError`] when the database cannot be read now.
     pub async fn time_series(&self, model: String) -> Result<TimeSeries, QueryError> {
-        self.query(|response| Command::TimeSeries { model, response }).await
+        self.query(|response| WriterCommand::TimeSeries { model, response }).await
     }
 
     /// Returns the number of daily groups before a Unix time; `deletes` removes the rows by minute
@@ -183,7 +183,7 @@ impl Ledger {
         before: u64,
         deletes: bool,
     ) -> Result<DailyGroups, QueryError> {
-        self.query(|response| Command::DailyGroups { before, deletes, response }).await
+        self.query(|response| WriterCommand::DailyGroups { before, deletes, response }).await
     }
 
     /// Returns the sums of `query`, the largest first, including counts not yet written.
@@ -191,7 +191,7 @@ impl Ledger {
     /// # Errors
     /// [`QueryError`] when the database cannot be read now.
     pub async fn report(&self, query: ReportQuery) -> Result<Vec<ReportRow>, QueryError> {
-        self.query(|response| Command::Report { query, response }).await
+        self.query(|response| WriterCommand::Report { query, response }).await
     }
 
     /// Returns whether counts are kept in a file; otherwise they are lost when the process ends.
@@ -201,7 +201,7 @@ impl Ledger {
 
     async fn query<T>(
         &self,
-        command: impl FnOnce(oneshot::Sender<Result<T, DatabaseError>>) -> Command,
+        command: impl FnOnce(oneshot::Sender<Result<T, DatabaseError>>) -> WriterCommand,
     ) -> Result<T, QueryError> {
         let (sender, response) = oneshot::channel();
         match self.commands.try_send(command(sender)) {
@@ -227,10 +227,10 @@ impl Ledger {
 
 impl RequestObserver for Ledger {
     fn finished(&self, outcome: &RequestOutcome<'_>) {
-        let Some(counts) = Counts::of(outcome) else { return };
+        let Some(counts) = LedgerCounts::of(outcome) else { return };
         // A request that no backend served has cost nothing.
         let Some((_, backend)) = outcome.backend() else { return };
-        let labels = Labels { backend, model: outcome.model(), key: outcome.details.account };
+        let labels = CountLabels { backend, model: outcome.model(), key: outcome.details.account };
         self.shared.cells.add(labels, &counts, unix_seconds() / 60);
     }
 }

@@ -43,7 +43,7 @@ use crate::proxy::Proxy;
 use backends::Backends;
 use distribution::{Distributions, observe};
 use outcome::{OutcomeId, status_label};
-use requests::{Conversions, RequestKey, Requests};
+use requests::{Conversions, RequestKey, RequestMetrics};
 
 /// The sources of a scrape: the owners of all figures that are not counted in [`Metrics`].
 pub struct Scrape<'a> {
@@ -71,7 +71,7 @@ pub struct Metrics {
     backend_names: Names,
     kinds: Distributions,
     backends: Backends,
-    requests: Requests,
+    requests: RequestMetrics,
     queue_waits: SeriesMap<NameId, Histogram>,
     errors: KindCounters<{ ERROR_CODES.len() }>,
     rejections: [AtomicU64; RejectReason::NAMES.len()],
@@ -104,7 +104,7 @@ impl Metrics {
             backend_names: Names::new(4 * MAX_BACKENDS, "none"),
             kinds: Distributions::new()?,
             backends: Backends::default(),
-            requests: Requests::default(),
+            requests: RequestMetrics::default(),
             queue_waits: SeriesMap::default(),
             errors: KindCounters::default(),
             rejections: std::array::from_fn(|_| AtomicU64::new(0)),

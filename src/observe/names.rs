@@ -15,7 +15,7 @@ pub(super) const OTHER: &str = "other";
 pub(super) struct NameId(u16);
 
 #[derive(Debug, Default, Clone)]
-struct Table {
+struct NameTable {
     by_name: HashMap<Arc<str>, NameId>,
     all: Vec<Arc<str>>,
 }
@@ -23,7 +23,7 @@ struct Table {
 /// A bounded set of label values. A name keeps its number for the life of the process.
 #[derive(Debug)]
 pub(super) struct Names {
-    table: ArcSwap<Table>,
+    table: ArcSwap<NameTable>,
     limit: usize,
     writer: Mutex<()>,
 }
@@ -62,7 +62,7 @@ impl Names {
 
     fn learn(&self, name: &str) -> NameId {
         let _one_writer = self.writer.lock();
-        let mut table = Table::clone(&self.table.load());
+        let mut table = NameTable::clone(&self.table.load());
         // Another thread may have added it since the lookup without the lock.
         if let Some(id) = table.by_name.get(name) {
             return *id;

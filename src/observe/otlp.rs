@@ -35,7 +35,7 @@ impl SpanExporter {
     #[cfg(feature = "otlp")]
     pub fn start(config: &TracingConfig) -> io::Result<Option<Self>> {
         let Some(endpoint) = &config.otlp_endpoint else { return Ok(None) };
-        let collector = collector::Collector::new(endpoint, &config.service_name);
+        let collector = collector::OtlpCollector::new(endpoint, &config.service_name);
         BoundedQueue::start(collector, MAX_QUEUED_SPANS).map(|queue| Some(Self(queue)))
     }
 

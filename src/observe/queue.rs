@@ -41,7 +41,7 @@ pub struct Deliveries {
 }
 
 #[derive(Debug, Default)]
-struct Counts {
+struct DeliveryCounts {
     delivered: AtomicU64,
     dropped: AtomicU64,
     failed: AtomicU64,
@@ -58,7 +58,7 @@ enum Message {
 #[derive(Debug)]
 pub struct BoundedQueue {
     sender: SyncSender<Message>,
-    counts: Arc<Counts>,
+    counts: Arc<DeliveryCounts>,
 }
 
 impl BoundedQueue {
@@ -74,7 +74,7 @@ impl BoundedQueue {
 
     fn new<C: Sink>(sink: C, capacity: usize) -> (Self, Thread<C>) {
         let (sender, receiver) = sync_channel(capacity);
-        let counts = Arc::<Counts>::default();
+        let counts = Arc::<DeliveryCounts>::default();
         let queue = Self { sender, counts: Arc::clone(&counts) };
         let (batch, is_failing) = (Vec::with_capacity(BATCH), false);
         (queue, Thread { sink, receiver, counts, batch, is_failing })
@@ -117,7 +117,7 @@ impl BoundedQueue {
 
     /// Returns the numbers of items by result.
     pub fn deliveries(&self) -> Deliveries {
-        let Counts { delivered, dropped, failed } = &*self.counts;
+        let DeliveryCounts { delivered, dropped, failed } = &*self.counts;
         let [delivered, dropped, failed] =
             [delivered, dropped, failed].map(|counter| counter.load(Ordering::Relaxed));
         Deliveries { delivered, dropped, failed }
@@ -127,7 +127,7 @@ impl BoundedQueue {
 struct Thread<C> {
     sink: C,
     receiver: Receiver<Message>,
-    counts: Arc<Counts>,
+    counts: Arc<DeliveryCounts>,
     batch: Vec<Vec<u8>>,
     is_failing: bool,
 }

@@ -22,14 +22,14 @@ const MAX_REQUESTS: usize = 20_000;
 pub struct RecentTraffic {
     /// The time that a request is kept, in microseconds; 0 keeps none.
     window: AtomicU64,
-    changes: Mutex<Changes>,
+    changes: Mutex<ConfigHistory>,
     // Locked once per request at its end, and only if the gate is configured.
     requests: Mutex<VecDeque<ServedRequest>>,
 }
 
 /// The configurations of the recent traffic.
 #[derive(Debug, Default)]
-struct Changes {
+struct ConfigHistory {
     /// The time since which the one in force serves.
     since: Timestamp,
     earlier: Option<EarlierConfig>,
@@ -40,7 +40,8 @@ impl RecentTraffic {
     pub fn note_replaced(&self, config: Config) {
         let mut changes = self.changes.lock();
         let (since, until) = (changes.since, now());
-        *changes = Changes { since: until, earlier: Some(EarlierConfig { config, since, until }) };
+        *changes =
+            ConfigHistory { since: until, earlier: Some(EarlierConfig { config, since, until }) };
     }
 
     /// Returns the time since which the configuration in force serves, and the configuration before

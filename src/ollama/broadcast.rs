@@ -25,11 +25,11 @@ use serde_json::json;
 
 use crate::downstream::body::HeldBody;
 use crate::downstream::counted::Counted;
-use crate::ollama::broadcast::command::Command;
+use crate::ollama::broadcast::command::BroadcastCommand;
 use crate::ollama::broadcast::progress::CommandProgress;
 use crate::ollama::broadcast::target_task::TargetTask;
 use crate::ollama::broadcast::targets::{choose, is_up};
-use crate::ollama::broadcast::verdict::{TargetEnd, Verdict, judge};
+use crate::ollama::broadcast::verdict::{TargetEnd, BroadcastVerdict, judge};
 use crate::proxy::Proxy;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served, own_outcome};
@@ -61,8 +61,8 @@ pub(crate) async fn serve_command(
     body: HeldBody,
 ) -> Served {
     let fleet = flow.ctx.generation.fleet.topology();
-    let command =
-        check_right(flow.ctx).and_then(|()| Command::read(flow.ctx, kind, body.bytes.clone()));
+    let command = check_right(flow.ctx)
+        .and_then(|()| BroadcastCommand::read(flow.ctx, kind, body.bytes.clone()));
     let chosen = command.and_then(|command| {
         let all = choose(flow.ctx, &fleet, flow.client.head())?;
         let targets = match kind {
@@ -126,7 +126,7 @@ fn holder<'a>(fleet: &Topology, all: &[&'a Backend], name: &str) -> Result<&'a B
 /// client uses the model next. Models that the configuration lists are not awaited.
 async fn await_discovery(
     ctx: &RequestContext,
-    command: &Command,
+    command: &BroadcastCommand,
     targets: &[&Backend],
     ends: &[(&str, TargetEnd)],
 ) {
@@ -159,13 +159,13 @@ async fn await_discovery(
 /// Ends the response: with the last line of a stream that has started, else whole.
 async fn respond(
     flow: &mut Flow<'_>,
-    command: &Command,
+    command: &BroadcastCommand,
     has_started: bool,
-    verdict: Verdict,
+    verdict: BroadcastVerdict,
 ) -> Served {
     let (status, page) = match verdict {
-        Verdict::Done => (200, json!({"status": "success"})),
-        Verdict::Failed { status, text } => (status, json!({ "error": text })),
+        BroadcastVerdict::Done => (200, json!({"status": "success"})),
+        BroadcastVerdict::Failed { status, text } => (status, json!({ "error": text })),
     };
     if status != 200 {
         // The status of a stream has been sent: its last line shows the failure.

@@ -19,7 +19,7 @@ use crate::proxy::usage_api::{EventSource, UsageRefusal, UsageRequest, UsageResp
 use crate::upstream::relay::ResponseSink;
 
 /// A page and its status.
-pub(crate) struct Page {
+pub(crate) struct RenderedPage {
     status: u16,
     body: Vec<u8>,
 }
@@ -38,7 +38,7 @@ pub(crate) async fn send_usage(flow: &mut Flow<'_>, call: UsageCall, body: &[u8]
     };
     let query = flow.client.head().uri.query().unwrap_or_default().to_owned();
     match usage.respond(UsageRequest { call, query: &query, body }).await {
-        Ok(UsageResponse::Page(body)) => send_page(flow, Page { status: 200, body }).await,
+        Ok(UsageResponse::Page(body)) => send_page(flow, RenderedPage { status: 200, body }).await,
         Ok(UsageResponse::Stream(events)) => send_events(flow, events).await,
         Err(UsageRefusal { code, message }) => send_error(flow, OwnError::new(code, message)).await,
     }
@@ -46,15 +46,15 @@ pub(crate) async fn send_usage(flow: &mut Flow<'_>, call: UsageCall, body: &[u8]
 
 /// The public health page in the shape of the NOMYO Router; `None` if penstock's own shape is
 /// served. Only clients that may use the port see the URLs of its backends.
-pub(crate) fn health(flow: &Flow<'_>) -> Option<Page> {
+pub(crate) fn health(flow: &Flow<'_>) -> Option<RenderedPage> {
     let config = &flow.ctx.generation.config;
     let usage = flow.proxy.usage.as_deref().filter(|_| config.server.compat == Compat::Nomyo)?;
     let (is_ok, body) =
         usage.health(flow.proxy.keys.is_open(config) || flow.ctx.identity.is_some());
-    Some(Page { status: if is_ok { 200 } else { 503 }, body })
+    Some(RenderedPage { status: if is_ok { 200 } else { 503 }, body })
 }
 
-pub(crate) async fn send_page(flow: &mut Flow<'_>, page: Page) -> Served {
+pub(crate) async fn send_page(flow: &mut Flow<'_>, page: RenderedPage) -> Served {
     flow.ctx.record.response.status = page.status;
     let head = ResponseHeader::build(page.status, Some(8))?;
     let response = OwnResponse { head, body: page.body.into(), closes: false };

@@ -25,8 +25,8 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::SharedState;
-use super::link::{Link, LinkError, Script};
-use exchange::{AccountCall, Calls, Response, argument_list, names_of};
+use super::link::{Link, LinkError, RedisScript};
+use exchange::{AccountCall, Calls, ServerAccounts, argument_list, names_of};
 
 /// The most changes that wait for the server; further ones are dropped, and their leases expire.
 const MAX_QUEUE: usize = 8192;
@@ -57,18 +57,18 @@ pub enum NotReserved {
 
 /// A reservation of a request, as the server knows it.
 #[derive(Debug, Clone)]
-struct Reserved {
+struct SharedReservation {
     member: String,
     terms: Arc<[SharedTerms]>,
 }
 
 /// A change of a request that the server has to know.
 #[derive(Debug)]
-enum Change {
+enum ReservationChange {
     /// The request was admitted without it.
-    Began(Reserved),
+    Began(SharedReservation),
     /// The request, or its attempt to reserve, has ended.
-    Ended(Reserved),
+    Ended(SharedReservation),
 }
 
 /// Budgets that other penstocks share.
@@ -81,11 +81,11 @@ pub struct SharedBudgets {
     /// The connection over which everything that is known was sent.
     ready: ArcSwapOption<Link>,
     next_lease: AtomicU64,
-    leases: Mutex<HashMap<u64, Reserved>>,
+    leases: Mutex<HashMap<u64, SharedReservation>>,
     penstocks: AtomicUsize,
     alone: AtomicU64,
-    changes: Sender<Change>,
-    receiver: Mutex<Option<Receiver<Change>>>,
+    changes: Sender<ReservationChange>,
+    receiver: Mutex<Option<Receiver<ReservationChange>>>,
     /// The number of changes that are not sent yet.
     unsent: AtomicUsize,
     /// The place at which the next accounts learn.
@@ -140,20 +140,20 @@ impl SharedBudgets {
         let number = self.next_lease.fetch_add(1, Ordering::Relaxed);
         let member = format!("{}:{number:x}:{}", self.shared.instance, proposal.estimate().0);
         // Also while the response is awaited: the client may leave.
-        let lease = BudgetLease::new(Arc::clone(self), number, Reserved { member, terms });
+        let lease = BudgetLease::new(Arc::clone(self), number, SharedReservation { member, terms });
         if proposal.is_free() {
             lease.forget();
             return Ok((proposal.admit(&[], &self.ledger), BudgetLease::default()));
         }
         match self.ask(&lease, &proposal).await {
-            Some(Response { refused: Some(place), known }) => {
+            Some(ServerAccounts { refused: Some(place), known }) => {
                 lease.forget();
                 match proposal.refuse(place, &known, &self.ledger) {
                     Some(exceeded) => Err(NotReserved::Exceeded(exceeded)),
                     None => Err(NotReserved::Unreached),
                 }
             }
-            Some(Response { refused: None, known }) => {
+            Some(ServerAccounts { refused: None, known }) => {
                 lease.register();
                 Ok((proposal.admit(&known, &self.ledger), lease))
             }
@@ -176,21 +176,21 @@ impl SharedBudgets {
         lease.register();
         // The server may be slow and not gone: others must not spend the same money.
         if let Some(reserved) = lease.reserved() {
-            self.report_later(Change::Began(reserved.clone()));
+            self.report_later(ReservationChange::Began(reserved.clone()));
         }
         Ok((hold, lease))
     }
 
-    async fn ask(&self, lease: &BudgetLease, proposal: &Proposal) -> Option<Response> {
+    async fn ask(&self, lease: &BudgetLease, proposal: &Proposal) -> Option<ServerAccounts> {
         let link = self.link()?;
-        let Reserved { member, terms } = lease.reserved()?;
+        let SharedReservation { member, terms } = lease.reserved()?;
         let keys: Vec<String> = terms.iter().flat_map(|terms| self.names(terms)).collect();
         let arguments = argument_list(member, self.shared.config.lease, proposal, terms);
-        let call = link.run(Script::ReserveMoney, &keys, &arguments);
+        let call = link.run(RedisScript::ReserveMoney, &keys, &arguments);
         match timeout(self.shared.config.timeout, call).await {
             Ok(Ok(words)) => {
                 self.shared.timeouts.store(0, Ordering::Relaxed);
-                Response::read(&words, terms.len())
+                ServerAccounts::read(&words, terms.len())
             }
             Ok(Err(error)) => {
                 self.shared.note_error(&link, &error);
@@ -208,12 +208,12 @@ impl SharedBudgets {
         names_of(&self.shared.config.prefix, &terms.budget, &terms.subject)
     }
 
-    fn end(&self, number: u64, reserved: Reserved) {
+    fn end(&self, number: u64, reserved: SharedReservation) {
         self.leases.lock().remove(&number);
-        self.report_later(Change::Ended(reserved));
+        self.report_later(ReservationChange::Ended(reserved));
     }
 
-    fn report_later(&self, change: Change) {
+    fn report_later(&self, change: ReservationChange) {
         // Without a connection nothing is queued: the lease expires by itself.
         if self.link().is_none() {
             return;
@@ -276,7 +276,7 @@ impl SharedBudgets {
     async fn report(
         &self,
         link: &Link,
-        changes: Vec<Change>,
+        changes: Vec<ReservationChange>,
         renews: bool,
         learns: bool,
     ) -> Result<(), LinkError> {
@@ -313,7 +313,7 @@ impl SharedBudgets {
     }
 
     /// Returns the calls that report changes.
-    fn calls(&self, changes: Vec<Change>, renews: bool, learns: bool) -> Calls {
+    fn calls(&self, changes: Vec<ReservationChange>, renews: bool, learns: bool) -> Calls {
         let mut calls = Calls::default();
         if learns {
             let place = self.learning_at.fetch_add(MAX_LEARNING, Ordering::Relaxed);
@@ -326,10 +326,10 @@ impl SharedBudgets {
             self.add_leases(&mut calls);
         }
         for change in changes {
-            let (Change::Began(reserved) | Change::Ended(reserved)) = &change;
+            let (ReservationChange::Began(reserved) | ReservationChange::Ended(reserved)) = &change;
             for terms in reserved.terms.iter() {
                 let call = AccountCall::of(&mut calls, terms);
-                if matches!(change, Change::Began(_)) {
+                if matches!(change, ReservationChange::Began(_)) {
                     call.renewed.push(reserved.member.clone());
                     continue;
                 }
@@ -343,7 +343,7 @@ impl SharedBudgets {
     }
 
     fn add_leases(&self, calls: &mut Calls) {
-        for Reserved { member, terms } in self.leases.lock().values() {
+        for SharedReservation { member, terms } in self.leases.lock().values() {
             for terms in terms.iter() {
                 AccountCall::of(calls, terms).renewed.push(member.clone());
             }
@@ -360,9 +360,9 @@ impl SharedBudgets {
                     all.push((self.names(&call.terms).to_vec(), arguments));
                 }
             }
-            let responses = link.run_all(Script::ShareMoney, &all).await?;
+            let responses = link.run_all(RedisScript::ShareMoney, &all).await?;
             for (terms, words) in of.into_iter().zip(&responses) {
-                let response = Response::read(words, 1);
+                let response = ServerAccounts::read(words, 1);
                 if let Some(known) = response.and_then(|one| one.known.into_iter().next()) {
                     self.budgets.learn(terms, &known, &self.ledger);
                 }
@@ -376,7 +376,7 @@ impl SharedBudgets {
         let key = format!("{}:budgets:penstocks", self.shared.config.prefix);
         let lease = self.shared.config.lease.as_millis().to_string();
         let arguments = [self.shared.instance.clone(), lease];
-        let count = link.run(Script::CountPenstocks, &[key], &arguments).await?;
+        let count = link.run(RedisScript::CountPenstocks, &[key], &arguments).await?;
         let count = count.first().and_then(|count| count.parse().ok()).unwrap_or(1);
         self.penstocks.store(count, Ordering::Relaxed);
         Ok(())

@@ -73,7 +73,7 @@ pub(super) struct Reservation<'a> {
 
 /// A replica's report of its requests in flight, and the reports it knows of other replicas.
 #[derive(Debug)]
-pub(super) struct Exchange<'a> {
+pub(super) struct ReportExchange<'a> {
     /// The keys of the reports, of their versions and of their ends.
     pub(super) keys: [String; 3],
     /// The name of this replica.
@@ -90,7 +90,7 @@ pub(super) struct Exchange<'a> {
 
 /// The scripts whose arguments and responses are words.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Script {
+pub(super) enum RedisScript {
     ReserveMoney,
     ShareMoney,
     CountPenstocks,
@@ -238,9 +238,9 @@ impl Link {
     /// Reports this replica's load, and returns the load of the others: see `load.lua`.
     pub(super) async fn exchange(
         &self,
-        exchange: &Exchange<'_>,
+        exchange: &ReportExchange<'_>,
     ) -> Result<Vec<Vec<u8>>, LinkError> {
-        let Exchange { keys, instance, lease, version, report, known } = exchange;
+        let ReportExchange { keys, instance, lease, version, report, known } = exchange;
         let mut script = call(&self.load, keys);
         script.arg(*instance).arg(millis(*lease)).arg(*version).arg(*report);
         for (penstock, version) in known {
@@ -251,7 +251,7 @@ impl Link {
 
     pub(super) async fn run(
         &self,
-        script: Script,
+        script: RedisScript,
         keys: &[String],
         arguments: &[String],
     ) -> Result<Vec<String>, LinkError> {
@@ -263,7 +263,7 @@ impl Link {
     /// Runs a script several times, each with its keys and arguments.
     pub(super) async fn run_all(
         &self,
-        script: Script,
+        script: RedisScript,
         calls: &[(Vec<String>, Vec<String>)],
     ) -> Result<Vec<Vec<String>>, LinkError> {
         if calls.is_empty() {
@@ -278,7 +278,7 @@ impl Link {
         Ok(all.query_async(&mut self.connection.clone()).await?)
     }
 
-    fn hash(&self, script: Script) -> &str {
+    fn hash(&self, script: RedisScript) -> &str {
         self.scripts.get(script as usize).map_or("", String::as_str)
     }
 

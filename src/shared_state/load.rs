@@ -15,7 +15,7 @@ use penstock_core::routing::Generation;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::SharedState;
-use super::link::{Exchange, Link, LinkError};
+use super::link::{Link, LinkError, ReportExchange};
 
 /// The time for which the report of a replica counts that is about to exit.
 const LAST_LEASE: Duration = Duration::from_secs(1);
@@ -136,7 +136,7 @@ impl SharedState {
         board.version += u64::from(is_changed);
         let versions = board.peers.iter().map(|(name, (version, _))| (&**name, &**version));
         let names = ["reports", "versions", "ends"];
-        let exchange = Exchange {
+        let exchange = ReportExchange {
             keys: names.map(|name| format!("{}:load:{name}", self.config.prefix)),
             instance: &self.instance,
             lease,

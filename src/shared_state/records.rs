@@ -10,7 +10,7 @@ use ahash::HashMap;
 use penstock_config::{KeyHash, UnixTime};
 
 use super::SharedState;
-use super::link::{Link, Script};
+use super::link::{Link, RedisScript};
 
 /// The most records that are sent or returned at one time.
 const MAX_PAGE: usize = 128;
@@ -144,7 +144,7 @@ impl RecordExchange {
             arguments.push(record.ends_at.map_or(0, |at| at.0).to_string());
             arguments.push(record.text.clone());
         }
-        let words = match link.run(Script::ExchangeRecords, &self.keys, &arguments).await {
+        let words = match link.run(RedisScript::ExchangeRecords, &self.keys, &arguments).await {
             Ok(words) => words,
             Err(error) => {
                 self.shared.note_error(link, &error);

@@ -118,17 +118,17 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::observe::ledger::Counts;
+    use crate::observe::ledger::LedgerCounts;
 
     fn rows() -> Vec<ReportRow> {
         let row = |key: &str, model: &str, input_tokens, cost| ReportRow {
             group: vec![key.to_owned(), model.to_owned()],
-            counts: Counts {
+            counts: LedgerCounts {
                 requests: 2,
                 estimated_requests: 1,
                 input_tokens,
                 output_tokens: 5,
-                ..Counts::default()
+                ..LedgerCounts::default()
             },
             cost,
         };

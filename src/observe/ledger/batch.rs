@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use penstock_core::admission::budgets::{Money, Spending};
 
-use super::counts::Counts;
+use super::counts::LedgerCounts;
 
 /// The URL of a backend, and a model.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -17,14 +17,14 @@ pub struct Pair {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Tokens {
+pub struct TokenSums {
     /// Tokens of the prompts.
     pub input: u64,
     /// Tokens of the responses.
     pub output: u64,
 }
 
-impl Tokens {
+impl TokenSums {
     /// Returns the sum of input and output.
     pub fn total(self) -> u64 {
         self.input.saturating_add(self.output)
@@ -37,11 +37,11 @@ impl Tokens {
 }
 
 /// Tokens per backend and model.
-pub type Totals = BTreeMap<Pair, Tokens>;
+pub type Totals = BTreeMap<Pair, TokenSums>;
 
 /// The key of a row by day.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Account {
+pub(super) struct LedgerAccount {
     pub(super) backend: Arc<str>,
     pub(super) model: Arc<str>,
     /// The name of the client's key; empty if there was none.
@@ -50,13 +50,13 @@ pub(super) struct Account {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct DayRow {
-    pub(super) counts: Counts,
+    pub(super) counts: LedgerCounts,
     /// The cost of the tokens; `None` for a model without a price.
     pub(super) cost: Option<f64>,
 }
 
 impl DayRow {
-    pub(super) fn new(counts: Counts) -> Self {
+    pub(super) fn new(counts: LedgerCounts) -> Self {
         let cost = (counts.priced_requests > 0).then(|| Money(counts.cost).amount());
         Self { counts, cost }
     }
@@ -75,9 +75,9 @@ impl DayRow {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Batch {
     /// Rows by the minute since 1970.
-    pub(super) minutes: BTreeMap<(u64, Pair), Tokens>,
+    pub(super) minutes: BTreeMap<(u64, Pair), TokenSums>,
     /// Rows by the day since 1970.
-    pub(super) days: BTreeMap<(u64, Account), DayRow>,
+    pub(super) days: BTreeMap<(u64, LedgerAccount), DayRow>,
     /// The money spent of budgets, in billionths, by the start of the part of time.
     pub(super) spent: BTreeMap<(u64, BudgetAccount), u64>,
 }
@@ -94,14 +94,14 @@ impl Batch {
         self.minutes.len() + self.days.len() + self.spent.len()
     }
 
-    pub(super) fn add_minute(&mut self, minute: u64, pair: Pair, tokens: Tokens) {
+    pub(super) fn add_minute(&mut self, minute: u64, pair: Pair, tokens: TokenSums) {
         // Requests without tokens would fill the table with rows of zeros.
-        if tokens != Tokens::default() {
+        if tokens != TokenSums::default() {
             self.minutes.entry((minute, pair)).or_default().add(tokens);
         }
     }
 
-    pub(super) fn add_day(&mut self, day: u64, account: Account, row: &DayRow) {
+    pub(super) fn add_day(&mut self, day: u64, account: LedgerAccount, row: &DayRow) {
         // Rows without tokens, too: a day counts requests.
         self.days.entry((day, account)).or_default().add(row);
     }
@@ -175,8 +175,8 @@ mod tests {
         Pair { endpoint: "http://a:1".into(), model: model.into() }
     }
 
-    fn tokens(input: u64) -> Tokens {
-        Tokens { input, output: 1 }
+    fn tokens(input: u64) -> TokenSums {
+        TokenSums { input, output: 1 }
     }
 
     #[test]
@@ -207,8 +207,9 @@ mod tests {
 
     #[test]
     fn cost_stays_unknown_without_a_price() {
-        let counts = Counts { requests: 1, input_tokens: 2_000_000, ..Counts::default() };
-        let paid = Counts { priced_requests: 1, cost: 3_000_000_000, ..counts };
+        let counts =
+            LedgerCounts { requests: 1, input_tokens: 2_000_000, ..LedgerCounts::default() };
+        let paid = LedgerCounts { priced_requests: 1, cost: 3_000_000_000, ..counts };
         let (priced, free) = (DayRow::new(paid), DayRow::new(counts));
         let mut sum = free;
         sum.add(&free);

@@ -9,9 +9,9 @@ use penstock_core::admission::budgets::Spending;
 use penstock_core::fleet::Backend;
 use penstock_core::routing::Generation;
 
-use super::batch::{Account, Batch, DayRow, Pair, Tokens, Totals};
+use super::batch::{Batch, DayRow, LedgerAccount, Pair, TokenSums, Totals};
 use super::cells::{CellKey, Cells, TwoMinutes};
-use super::counts::Counts;
+use super::counts::LedgerCounts;
 
 const MINUTES_PER_DAY: u64 = 24 * 60;
 
@@ -74,7 +74,7 @@ impl Books {
             let [even, odd] =
                 [0, 1].map(|parity: usize| match (now.get(parity), before.get(parity)) {
                     (Some(now), Some(before)) => now.since(before),
-                    (None, _) | (_, None) => Counts::default(),
+                    (None, _) | (_, None) => LedgerCounts::default(),
                 });
             // No two reads are a minute apart, so the other parity is the minute before.
             let is_even = minute.is_multiple_of(2);
@@ -87,10 +87,14 @@ impl Books {
                 let endpoint = directory.endpoints.get(&*backend).unwrap_or(&backend);
                 // By the address: clients of the NOMYO Router know backends by their URLs.
                 let pair = Pair { endpoint: Arc::clone(endpoint), model: Arc::clone(&model) };
-                let Counts { input_tokens, output_tokens, .. } = counts;
-                pending.add_minute(at, pair, Tokens { input: input_tokens, output: output_tokens });
+                let LedgerCounts { input_tokens, output_tokens, .. } = counts;
+                pending.add_minute(
+                    at,
+                    pair,
+                    TokenSums { input: input_tokens, output: output_tokens },
+                );
                 let row = DayRow::new(counts);
-                let account = Account { backend, model, key: client };
+                let account = LedgerAccount { backend, model, key: client };
                 pending.add_day(at / MINUTES_PER_DAY, account, &row);
             }
         });
@@ -157,7 +161,7 @@ impl Books {
 mod tests {
     use std::path::Path;
 
-    use super::super::cells::Labels;
+    use super::super::cells::CountLabels;
     use super::*;
     use penstock_config::{Config, Environment};
 
@@ -167,8 +171,8 @@ mod tests {
     }
 
     fn count(cells: &Cells, minute: u64, input: u64) {
-        let labels = Labels { backend: "a", model: Some("m"), key: Some("k") };
-        let counts = Counts { requests: 1, input_tokens: input, ..Counts::default() };
+        let labels = CountLabels { backend: "a", model: Some("m"), key: Some("k") };
+        let counts = LedgerCounts { requests: 1, input_tokens: input, ..LedgerCounts::default() };
         cells.add(labels, &counts, minute);
     }
 

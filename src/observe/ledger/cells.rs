@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::counts::Counts;
+use super::counts::LedgerCounts;
 use crate::observe::names::{NameId, Names};
 use crate::observe::series::SeriesMap;
 
 /// The backend, model and client key of a count.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Labels<'a> {
+pub(super) struct CountLabels<'a> {
     pub(super) backend: &'a str,
     /// The model as the fleet knows it; `None` for requests without one.
     pub(super) model: Option<&'a str>,
@@ -29,10 +29,10 @@ pub(super) struct CellKey {
 }
 
 /// The counts of even and of odd minutes.
-pub(super) type TwoMinutes = [Counts; 2];
+pub(super) type TwoMinutes = [LedgerCounts; 2];
 
 #[derive(Debug, Default)]
-struct Counters {
+struct CellCounters {
     requests: AtomicU64,
     estimated_requests: AtomicU64,
     input_tokens: AtomicU64,
@@ -41,8 +41,8 @@ struct Counters {
     cost: AtomicU64,
 }
 
-impl Counters {
-    fn add(&self, counts: &Counts) {
+impl CellCounters {
+    fn add(&self, counts: &LedgerCounts) {
         self.requests.fetch_add(counts.requests, Ordering::Relaxed);
         if counts.estimated_requests > 0 {
             self.estimated_requests.fetch_add(counts.estimated_requests, Ordering::Relaxed);
@@ -57,8 +57,8 @@ impl Counters {
         }
     }
 
-    fn read(&self) -> Counts {
-        Counts {
+    fn read(&self) -> LedgerCounts {
+        LedgerCounts {
             requests: self.requests.load(Ordering::Relaxed),
             estimated_requests: self.estimated_requests.load(Ordering::Relaxed),
             input_tokens: self.input_tokens.load(Ordering::Relaxed),
@@ -71,8 +71,8 @@ impl Counters {
 
 #[derive(Debug, Default)]
 struct Cell {
-    even: Counters,
-    odd: Counters,
+    even: CellCounters,
+    odd: CellCounters,
 }
 
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Cells {
     }
 
     /// Counts a request that ended in `minute`, in minutes since 1970.
-    pub(super) fn add(&self, labels: Labels<'_>, counts: &Counts, minute: u64) {
+    pub(super) fn add(&self, labels: CountLabels<'_>, counts: &LedgerCounts, minute: u64) {
         let id = |names: &Names, name: Option<&str>| {
             name.map_or(Names::PLACEHOLDER, |name| names.id(name))
         };
@@ -142,12 +142,12 @@ impl Cells {
 mod tests {
     use super::*;
 
-    fn counts(input: u64) -> Counts {
-        Counts { requests: 1, input_tokens: input, ..Counts::default() }
+    fn counts(input: u64) -> LedgerCounts {
+        LedgerCounts { requests: 1, input_tokens: input, ..LedgerCounts::default() }
     }
 
-    fn labels<'a>(backend: &'a str, model: &'a str) -> Labels<'a> {
-        Labels { backend, model: Some(model), key: None }
+    fn labels<'a>(backend: &'a str, model: &'a str) -> CountLabels<'a> {
+        CountLabels { backend, model: Some(model), key: None }
     }
 
     fn all(cells: &Cells) -> Vec<(String, u64, u64)> {
@@ -166,7 +166,7 @@ mod tests {
         cells.add(labels("a", "m"), &counts(1), 60);
         cells.add(labels("a", "m"), &counts(2), 60);
         cells.add(labels("a", "m"), &counts(4), 61);
-        cells.add(Labels { backend: "a", model: None, key: Some("k") }, &counts(8), 60);
+        cells.add(CountLabels { backend: "a", model: None, key: Some("k") }, &counts(8), 60);
         assert_eq!(all(&cells), [("a|m|".to_owned(), 3, 4), ("a|unknown|k".to_owned(), 8, 0)]);
     }
 

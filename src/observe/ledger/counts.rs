@@ -7,7 +7,7 @@ use penstock_core::routing::RequestOutcome;
 
 /// Requests and their tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct LedgerCounts {
     /// Successful requests, and cancelled ones with at least a part of a response.
     pub requests: u64,
     /// The requests among them whose tokens penstock estimated, at least in part.
@@ -22,7 +22,7 @@ pub struct Counts {
     pub cost: u64,
 }
 
-impl Counts {
+impl LedgerCounts {
     /// Returns the counts of a request; `None` if it failed or is not one that a model serves.
     ///
     /// The engine's own counts have precedence. Without them, the output is the number of stream

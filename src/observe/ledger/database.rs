@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use penstock_core::admission::budgets::{Money, Spending};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
-use super::batch::{Batch, Pair, Tokens, Totals};
+use super::batch::{Batch, Pair, TokenSums, Totals};
 use crate::sqlite::{FileKind, OpenFile, foreign_writes};
 
 pub use crate::sqlite::SqliteError as DatabaseError;
@@ -249,11 +249,11 @@ fn add_rows(transaction: &Transaction<'_>, batch: &Batch) -> Result<(), Database
     let mut sums = Totals::new();
     batch.add_to(&mut sums);
     let mut add_total = transaction.prepare(ADD_TOTAL)?;
-    for (Pair { endpoint, model }, Tokens { input, output }) in &sums {
+    for (Pair { endpoint, model }, TokenSums { input, output }) in &sums {
         add_total.execute(params![endpoint, model, to_i64(*input), to_i64(*output)])?;
     }
     let mut add_minute = transaction.prepare(ADD_MINUTE)?;
-    for ((minute, Pair { endpoint, model }), Tokens { input, output }) in &batch.minutes {
+    for ((minute, Pair { endpoint, model }), TokenSums { input, output }) in &batch.minutes {
         let (input, output) = (to_i64(*input), to_i64(*output));
         add_minute.execute(params![endpoint, model, input, output, to_i64(minute * 60)])?;
     }
@@ -283,7 +283,7 @@ fn totals(connection: &Connection) -> Result<Totals, DatabaseError> {
         .prepare("SELECT endpoint, model, input_tokens, output_tokens FROM token_counts")?;
     let rows = select.query_map([], |row| {
         let pair = Pair { endpoint: row.get(0)?, model: row.get(1)? };
-        Ok((pair, Tokens { input: to_u64(row.get(2)?), output: to_u64(row.get(3)?) }))
+        Ok((pair, TokenSums { input: to_u64(row.get(2)?), output: to_u64(row.get(3)?) }))
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }

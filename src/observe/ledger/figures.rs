@@ -8,7 +8,7 @@ use super::database::FailureKind;
 
 /// Counters of the thread.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct WriterFigures {
     written: AtomicU64,
     failed: KindCounters<{ FailureKind::ALL.len() }>,
     quarantined: AtomicU64,
@@ -30,7 +30,7 @@ pub struct LedgerReport {
     pub overflowed: u64,
 }
 
-impl Figures {
+impl WriterFigures {
     pub(super) fn count_flush(&self, failure: Option<FailureKind>) {
         match failure {
             None => {

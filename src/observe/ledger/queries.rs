@@ -3,7 +3,7 @@
 
 use rusqlite::params;
 
-use super::batch::{Account, Batch, Tokens};
+use super::batch::{Batch, LedgerAccount, TokenSums};
 use super::database::{Database, DatabaseError, to_i64, to_u64};
 use super::day::date_of;
 use super::report::{Dimension, ReportQuery, ReportRow, sums};
@@ -24,7 +24,7 @@ const GROUPS: &str = "
 pub struct Point {
     pub endpoint: String,
     /// The tokens in that minute.
-    pub tokens: Tokens,
+    pub tokens: TokenSums,
     /// The start of the minute, in seconds since 1970.
     pub timestamp: u64,
 }
@@ -75,7 +75,7 @@ pub(super) fn time_series(
 fn stored_points(database: &Database, model: &str) -> Result<TimeSeries, DatabaseError> {
     let mut select = database.connection().prepare(SERIES)?;
     let rows = select.query_map(params![model, MAX_POINTS], |row| {
-        let tokens = Tokens { input: to_u64(row.get(1)?), output: to_u64(row.get(2)?) };
+        let tokens = TokenSums { input: to_u64(row.get(1)?), output: to_u64(row.get(2)?) };
         Ok(Point { endpoint: row.get(0)?, tokens, timestamp: to_u64(row.get(3)?) })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
@@ -124,7 +124,7 @@ pub(super) fn report(
     Ok(rows)
 }
 
-fn value(dimension: Dimension, day: &str, account: &Account) -> String {
+fn value(dimension: Dimension, day: &str, account: &LedgerAccount) -> String {
     match dimension {
         Dimension::Day => day.to_owned(),
         Dimension::Model => account.model.to_string(),

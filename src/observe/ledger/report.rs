@@ -7,7 +7,7 @@ use penstock_core::admission::budgets::Spending;
 use rusqlite::{Connection, params_from_iter};
 use serde_json::{Map, Value, json};
 
-use super::counts::Counts;
+use super::counts::LedgerCounts;
 use super::database::{DatabaseError, FILE, spent_since, to_u64};
 
 penstock_api::named! {
@@ -56,14 +56,14 @@ pub struct ReportRow {
     /// The values of the dimensions, in the order of [`ReportQuery::by`].
     pub group: Vec<String>,
     /// The counts of the row.
-    pub counts: Counts,
+    pub counts: LedgerCounts,
     /// Their cost; `None` if no model has a price.
     pub cost: Option<f64>,
 }
 
 impl ReportRow {
     pub fn sum(rows: &[Self]) -> Self {
-        let mut sum = Self { group: Vec::new(), counts: Counts::default(), cost: None };
+        let mut sum = Self { group: Vec::new(), counts: LedgerCounts::default(), cost: None };
         for row in rows {
             sum.add(&row.counts, row.cost);
         }
@@ -71,7 +71,7 @@ impl ReportRow {
     }
 
     /// Adds other counts and their cost.
-    pub(super) fn add(&mut self, counts: &Counts, cost: Option<f64>) {
+    pub(super) fn add(&mut self, counts: &LedgerCounts, cost: Option<f64>) {
         self.counts.add(counts);
         self.cost = cost.map_or(self.cost, |more| Some(self.cost.unwrap_or(0.0) + more));
     }
@@ -156,12 +156,12 @@ pub(super) fn sums(
         let count = |position: usize| row.get(groups + position).map(to_u64);
         Ok(ReportRow {
             group: (0..groups).map(|position| row.get(position)).collect::<Result<_, _>>()?,
-            counts: Counts {
+            counts: LedgerCounts {
                 requests: count(0)?,
                 estimated_requests: count(1)?,
                 input_tokens: count(2)?,
                 output_tokens: count(3)?,
-                ..Counts::default()
+                ..LedgerCounts::default()
             },
             cost: row.get(groups + 4)?,
         })

@@ -90,7 +90,7 @@ fn sums(path: &Path, table: &str) -> (i64, i64, i64) {
 
 fn shown(ledger: &Ledger) -> (u64, u64) {
     let totals = ledger.totals();
-    let sum = |part: fn(&Tokens) -> u64| totals.values().map(part).sum();
+    let sum = |part: fn(&TokenSums) -> u64| totals.values().map(part).sum();
     (sum(|tokens| tokens.input), sum(|tokens| tokens.output))
 }
 
@@ -98,7 +98,7 @@ fn shown(ledger: &Ledger) -> (u64, u64) {
 fn only_what_a_model_computed_for_a_client_is_counted() {
     let counts = |record: &RequestRecord, operation, class| {
         let ended = RequestOutcome { operation, outcome: class, ..outcome(record) };
-        Counts::of(&ended)
+        LedgerCounts::of(&ended)
             .map(|counts| (counts.input_tokens, counts.output_tokens, counts.estimated_requests))
     };
     let (chat, ok) = (Some(Operation::Chat), Outcome::Ok);

@@ -10,7 +10,7 @@ use penstock_api::units::Timestamp;
 use penstock_clock::{now, unix_seconds};
 use tokio::sync::oneshot;
 
-use super::Shared;
+use super::LedgerState;
 use super::database::{Database, DatabaseError, quarantine};
 use super::queries::{self, DailyGroups, TimeSeries};
 use super::report::{ReportQuery, ReportRow};
@@ -28,7 +28,7 @@ const MAX_COLLECT_INTERVAL: Duration = Duration::from_secs(30);
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The commands to the thread.
-pub(super) enum Command {
+pub(super) enum WriterCommand {
     /// Writes now; reports whether everything is written.
     Flush(SyncSender<bool>),
     /// Returns the tokens of a model over time.
@@ -44,11 +44,11 @@ pub(super) enum Command {
     Report { query: ReportQuery, response: oneshot::Sender<Result<Vec<ReportRow>, DatabaseError>> },
 }
 
-pub(super) struct Writer {
-    shared: Arc<Shared>,
+pub(super) struct LedgerWriter {
+    shared: Arc<LedgerState>,
     /// The path of the file; `None` for a database in memory.
     path: Option<PathBuf>,
-    receiver: Receiver<Command>,
+    receiver: Receiver<WriterCommand>,
     database: Option<Database>,
     /// The number that changes when another process writes, as of the last write.
     foreign_writes: i64,
@@ -58,11 +58,11 @@ pub(super) struct Writer {
     next_delete: Timestamp,
 }
 
-impl Writer {
+impl LedgerWriter {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<LedgerState>,
         path: Option<PathBuf>,
-        receiver: Receiver<Command>,
+        receiver: Receiver<WriterCommand>,
     ) -> Self {
         let next_delete = now();
         Self {
@@ -98,26 +98,26 @@ impl Writer {
         self.shared.settings.load().flush_interval.max(MIN_INTERVAL)
     }
 
-    fn execute(&mut self, command: Command) {
+    fn execute(&mut self, command: WriterCommand) {
         let is_awaited = match command {
-            Command::Flush(done) => {
+            WriterCommand::Flush(done) => {
                 let is_written = self.flush();
                 done.try_send(is_written).is_ok()
             }
-            Command::TimeSeries { model, response } => {
+            WriterCommand::TimeSeries { model, response } => {
                 self.flush();
                 let books = self.shared.books.lock();
                 // Without a usable file, the pending rows are all there is.
                 let found = queries::time_series(self.database.as_ref(), books.pending(), &model);
                 response.send(found).is_ok()
             }
-            Command::DailyGroups { before, deletes, response } => {
+            WriterCommand::DailyGroups { before, deletes, response } => {
                 self.flush();
                 let found =
                     self.with_database(|database| queries::daily_groups(database, before, deletes));
                 response.send(found).is_ok()
             }
-            Command::Report { query, response } => {
+            WriterCommand::Report { query, response } => {
                 self.flush();
                 // Copied, and almost always empty: live usage must not wait for a long query.
                 let pending = self.shared.books.lock().pending().clone();

@@ -92,7 +92,7 @@ impl BackendSeries {
 }
 
 #[derive(Debug, Default, Clone)]
-struct Table {
+struct SeriesTable {
     by_id: Vec<Option<Arc<BackendSeries>>>,
     /// Every series once, even if several ids refer to its backend.
     all: Vec<Arc<BackendSeries>>,
@@ -101,7 +101,7 @@ struct Table {
 /// The counters of every backend since the start.
 #[derive(Debug, Default)]
 pub(super) struct Backends {
-    table: ArcSwap<Table>,
+    table: ArcSwap<SeriesTable>,
     writer: Mutex<()>,
 }
 
@@ -110,7 +110,7 @@ impl Backends {
     /// continues its old counters.
     pub(super) fn learn(&self, topology: &Topology, names: &Names, kind: &Distribution) {
         let _one_writer = self.writer.lock();
-        let mut table = Table::clone(&self.table.load());
+        let mut table = SeriesTable::clone(&self.table.load());
         for backend in &topology.backends {
             let label = names.id(&backend.state.name);
             // Names over the limit share one series: backends of a group are added and removed.

@@ -6,7 +6,7 @@ use prometheus::core::Metric as _;
 use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::row::{MetricKind, MetricRow};
-use super::samples::{Sample, Samples, Value};
+use super::samples::{Sample, SampleValue, Samples};
 use super::table::metric_rows;
 use super::{Metrics, Scrape};
 
@@ -58,8 +58,8 @@ impl MetricRow {
             pair
         };
         let mut metric = match sample.value {
-            Value::Histogram(histogram) => histogram.metric(),
-            Value::Number(value) => {
+            SampleValue::Histogram(histogram) => histogram.metric(),
+            SampleValue::Number(value) => {
                 // The encoder reads only the value of the metric's kind.
                 let (mut counter, mut gauge) = (Counter::default(), Gauge::default());
                 counter.set_value(value);

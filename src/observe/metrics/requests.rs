@@ -77,14 +77,14 @@ pub(super) struct RequestSeries {
 
 /// Every series of finished requests.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(super) struct RequestMetrics {
     pub(super) by_labels: SeriesMap<RequestKey, RequestSeries>,
     pub(super) durations: SeriesMap<DurationKey, Histogram>,
     pub(super) tokens: SeriesMap<TokensKey, TokenSeries>,
     pub(super) gen_ai: SeriesMap<GenAiKey, GenAiSeries>,
 }
 
-impl Requests {
+impl RequestMetrics {
     /// Counts a finished request. `provider` names the engine of its backend.
     pub(super) fn count(
         &self,

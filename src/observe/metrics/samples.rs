@@ -10,10 +10,10 @@ use super::Scrape;
 /// The values of the metric's labels, in their order, and the sample's own value.
 pub(super) struct Sample {
     pub(super) labels: Vec<String>,
-    pub(super) value: Value,
+    pub(super) value: SampleValue,
 }
 
-pub(super) enum Value {
+pub(super) enum SampleValue {
     Number(f64),
     Histogram(Histogram),
 }
@@ -22,7 +22,7 @@ pub(super) type Samples = Vec<Sample>;
 
 pub(super) fn number(labels: &[&str], value: f64) -> Sample {
     let labels = labels.iter().map(|label| (*label).to_owned()).collect();
-    Sample { labels, value: Value::Number(value) }
+    Sample { labels, value: SampleValue::Number(value) }
 }
 
 /// The sample of a histogram; `None` while it is empty, so that labels to which a metric never
@@ -31,7 +31,7 @@ pub(super) fn distribution(labels: &[&str], histogram: &Histogram) -> Option<Sam
     // An empty histogram is two dozen lines of zeros on the page.
     (histogram.get_sample_count() > 0).then(|| Sample {
         labels: labels.iter().map(|label| (*label).to_owned()).collect(),
-        value: Value::Histogram(histogram.clone()),
+        value: SampleValue::Histogram(histogram.clone()),
     })
 }
 

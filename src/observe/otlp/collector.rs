@@ -15,7 +15,7 @@ const TIMEOUTS: ClientTimeouts =
     ClientTimeouts { connect: Duration::from_secs(5), io: Duration::from_secs(5) };
 
 /// The sink of spans.
-pub(super) struct Collector {
+pub(super) struct OtlpCollector {
     agent: Agent,
     url: String,
     /// The JSON before the spans of a batch.
@@ -29,7 +29,7 @@ fn attribute(key: &str, value: &str) -> serde_json::Value {
     json!({"key": key, "value": {"stringValue": value}})
 }
 
-impl Collector {
+impl OtlpCollector {
     pub(super) fn new(endpoint: &BackendUrl, service_name: &str) -> Self {
         let version = env!("CARGO_PKG_VERSION");
         let resource = json!({"attributes": [
@@ -58,7 +58,7 @@ impl Collector {
     }
 }
 
-impl Sink for Collector {
+impl Sink for OtlpCollector {
     const NAME: &'static str = "span export";
     const BATCH_DELAY: Duration = Duration::from_millis(500);
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn batch_is_one_json_document() {
         let endpoint = "http://[::1]:4318/base".parse().unwrap();
-        let collector = Collector::new(&endpoint, "a \"name\"");
+        let collector = OtlpCollector::new(&endpoint, "a \"name\"");
         assert_eq!(collector.url, "http://[::1]:4318/base/v1/traces");
         for count in 0..3 {
             let body = collector.to_body(&vec![br#"{"name":"x"}"#.to_vec(); count]);

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::UsageError;
-use crate::observe::ledger::{DailyGroups, Point, Tokens, Totals};
+use crate::observe::ledger::{DailyGroups, Point, TokenSums, Totals};
 
 /// The statistics of a cache: empty, since penstock stores no responses.
 pub(super) const CACHE_STATS: &[u8] =
@@ -56,7 +56,7 @@ fn in_flight(row: &Serving) -> u32 {
 }
 
 pub(super) fn token_counts(totals: &Totals) -> Vec<u8> {
-    let row = |(pair, tokens): (&crate::observe::ledger::Pair, &Tokens)| {
+    let row = |(pair, tokens): (&crate::observe::ledger::Pair, &TokenSums)| {
         json!({
             "endpoint": &*pair.endpoint,
             "model": &*pair.model,
@@ -92,7 +92,7 @@ struct PointPage<'a> {
 /// `/api/stats`: the totals of a model, and its tokens over time, newest first.
 pub(super) fn stats(model: &str, totals: &Totals, series: &[Point]) -> Vec<u8> {
     let own: Vec<_> = totals.iter().filter(|(pair, _)| &*pair.model == model).collect();
-    let sum = |part: fn(&Tokens) -> u64| own.iter().map(|(_, tokens)| part(tokens)).sum();
+    let sum = |part: fn(&TokenSums) -> u64| own.iter().map(|(_, tokens)| part(tokens)).sum();
     to_bytes(&StatsPage {
         model,
         input_tokens: sum(|tokens| tokens.input),

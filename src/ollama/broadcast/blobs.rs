@@ -19,7 +19,7 @@ use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::body_stream::BodyStream;
 use crate::downstream::client::Client;
 use crate::ollama::broadcast::targets::{check_right, choose, is_up};
-use crate::ollama::broadcast::verdict::{TargetEnd, Verdict, judge, read_refusal};
+use crate::ollama::broadcast::verdict::{TargetEnd, BroadcastVerdict, judge, read_refusal};
 use crate::ollama::broadcast::{count_command, fleet_timeout};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
@@ -69,10 +69,10 @@ pub(crate) async fn serve_blob(flow: &mut Flow<'_>) -> Served {
     let names = targets.iter().map(|backend| &*backend.config.name);
     let ends: Vec<(&str, TargetEnd)> = names.zip(ends).collect();
     let (status, body) = match (judge(&ends, false), is_upload) {
-        (Verdict::Done, true) => (201, Bytes::new()),
-        (Verdict::Done, false) => (200, Bytes::new()),
-        (Verdict::Failed { .. }, false) if any_missing(&ends) => (404, Bytes::new()),
-        (Verdict::Failed { status, text }, _) => {
+        (BroadcastVerdict::Done, true) => (201, Bytes::new()),
+        (BroadcastVerdict::Done, false) => (200, Bytes::new()),
+        (BroadcastVerdict::Failed { .. }, false) if any_missing(&ends) => (404, Bytes::new()),
+        (BroadcastVerdict::Failed { status, text }, _) => {
             (status, json!({ "error": text }).to_string().into())
         }
     };

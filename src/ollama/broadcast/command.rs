@@ -10,7 +10,7 @@ use crate::proxy::allowed_models;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::RequestContext;
 
-pub(crate) struct Command {
+pub(crate) struct BroadcastCommand {
     pub(crate) kind: ModelCommand,
     /// The model that the command makes or changes, by the client's name.
     pub(crate) model: String,
@@ -20,7 +20,7 @@ pub(crate) struct Command {
     body: Value,
 }
 
-impl Command {
+impl BroadcastCommand {
     /// Reads the body of a command.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use crate::downstream::client::Client;
-use crate::ollama::broadcast::target_task::{Report, TargetTask};
+use crate::ollama::broadcast::target_task::{TargetReport, TargetTask};
 use crate::ollama::broadcast::verdict::TargetEnd;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::add_common_fields;
@@ -30,7 +30,7 @@ const MAX_WAITING_REPORTS: usize = 16;
 /// The running tasks of a command.
 pub(crate) struct CommandProgress {
     names: Vec<String>,
-    reports: mpsc::Receiver<Report>,
+    reports: mpsc::Receiver<TargetReport>,
     ends: Vec<Option<TargetEnd>>,
     has_started: bool,
     /// Dropping this set ends the tasks.
@@ -68,8 +68,8 @@ impl CommandProgress {
         while let Some(report) = self.next_report(&client).await {
             let Some(report) = report else { return Ok(None) };
             let line = match report {
-                Report::Line(number, line) => self.line_of(number, line),
-                Report::Ended(number, end) => self.end_of(number, end),
+                TargetReport::Line(number, line) => self.line_of(number, line),
+                TargetReport::Ended(number, end) => self.end_of(number, end),
             };
             let is_ended = self.ends.iter().all(Option::is_some);
             // As long as nothing is written, the verdict sets the status.
@@ -91,7 +91,7 @@ impl CommandProgress {
     }
 
     /// The next report; `None` after the last, `Some(None)` once the client has left.
-    async fn next_report(&mut self, client: &Client) -> Option<Option<Report>> {
+    async fn next_report(&mut self, client: &Client) -> Option<Option<TargetReport>> {
         tokio::select! {
             biased;
             report = self.reports.recv() => report.map(Some),

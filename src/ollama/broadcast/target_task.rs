@@ -16,7 +16,7 @@ use crate::upstream::engine_exchange::{EngineExchange, EngineRequest, ExchangeFa
 
 /// A report of a task, with the number of its backend.
 #[derive(Debug)]
-pub(crate) enum Report {
+pub(crate) enum TargetReport {
     /// A line of progress: a JSON object.
     Line(usize, Value),
     Ended(usize, TargetEnd),
@@ -38,13 +38,13 @@ impl TargetTask {
         self,
         connector: Arc<Connector>,
         number: usize,
-        reports: mpsc::Sender<Report>,
+        reports: mpsc::Sender<TargetReport>,
     ) {
         let end = match self.exchange(&connector, number, &reports).await {
             Ok(end) => end,
             Err(failure) => TargetEnd::Failed { status: None, text: failure.to_string() },
         };
-        if reports.send(Report::Ended(number, end)).await.is_err() {
+        if reports.send(TargetReport::Ended(number, end)).await.is_err() {
             tracing::debug!(backend = %self.backend.state.name, "the client left a broadcast");
         }
     }
@@ -53,7 +53,7 @@ impl TargetTask {
         &self,
         connector: &Connector,
         number: usize,
-        reports: &mpsc::Sender<Report>,
+        reports: &mpsc::Sender<TargetReport>,
     ) -> Result<TargetEnd, ExchangeFailure> {
         if !is_up(&self.backend) {
             return Ok(TargetEnd::Failed { status: None, text: "it is not healthy".to_owned() });
@@ -76,7 +76,7 @@ impl TargetTask {
             match line.get("status").and_then(Value::as_str) {
                 // Not passed on: the broadcast has succeeded once every backend has.
                 Some("success") => is_done = true,
-                _ if line.is_object() => _ = reports.send(Report::Line(number, line)).await,
+                _ if line.is_object() => _ = reports.send(TargetReport::Line(number, line)).await,
                 _ => {}
             }
         }

@@ -24,7 +24,7 @@ impl TargetEnd {
 
 /// The result over all backends.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum BroadcastVerdict {
     Done,
     /// At least one backend failed; others may have succeeded.
     Failed {
@@ -35,7 +35,7 @@ pub(crate) enum Verdict {
 
 /// Judges the ends on all backends, by name. `may_miss`: only the backends that have the model must
 /// succeed.
-pub(crate) fn judge(ends: &[(&str, TargetEnd)], may_miss: bool) -> Verdict {
+pub(crate) fn judge(ends: &[(&str, TargetEnd)], may_miss: bool) -> BroadcastVerdict {
     let done: Vec<&str> =
         ends.iter().filter(|(_, end)| *end == TargetEnd::Done).map(|(name, _)| *name).collect();
     let failed: Vec<(&str, Option<u16>, &str)> = ends
@@ -46,7 +46,7 @@ pub(crate) fn judge(ends: &[(&str, TargetEnd)], may_miss: bool) -> Verdict {
             TargetEnd::Failed { status, text } => Some((*name, *status, text.as_str())),
         })
         .collect();
-    let Some((_, first, text)) = failed.first().copied() else { return Verdict::Done };
+    let Some((_, first, text)) = failed.first().copied() else { return BroadcastVerdict::Done };
     let is_one = ends.len() == 1;
     let is_same = failed.iter().all(|(_, _, other)| *other == text) && failed.len() == ends.len();
     let mut message = match is_one || is_same {
@@ -63,7 +63,7 @@ pub(crate) fn judge(ends: &[(&str, TargetEnd)], may_miss: bool) -> Verdict {
     // of the rest is penstock's own.
     let is_common = done.is_empty() && failed.iter().all(|(_, status, _)| *status == first);
     let status = first.filter(|status| is_common && (400..600).contains(status));
-    Verdict::Failed { status: status.unwrap_or(502), text: message }
+    BroadcastVerdict::Failed { status: status.unwrap_or(502), text: message }
 }
 
 /// The end of an exchange that the engine refused.
@@ -88,8 +88,8 @@ mod tests {
 
     fn verdict(ends: &[(&str, TargetEnd)], may_miss: bool) -> Option<(u16, String)> {
         match judge(ends, may_miss) {
-            Verdict::Done => None,
-            Verdict::Failed { status, text } => Some((status, text)),
+            BroadcastVerdict::Done => None,
+            BroadcastVerdict::Failed { status, text } => Some((status, text)),
         }
     }
 

@@ -119,13 +119,13 @@ impl AccountCall {
 
 /// The accounts as the server has them.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Response {
+pub(super) struct ServerAccounts {
     /// The place of the account that refuses.
     pub(super) refused: Option<usize>,
     pub(super) known: Vec<SharedBalance>,
 }
 
-impl Response {
+impl ServerAccounts {
     /// Reads a response about `count` accounts; `None` for anything else.
     pub(super) fn read(words: &[String], count: usize) -> Option<Self> {
         let (refused, mut rest) = words.split_first()?;
@@ -162,7 +162,7 @@ mod tests {
     fn responses_that_are_not_whole_are_refused() {
         let read = |text: &str, count| {
             let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-            Response::read(&words, count)
+            ServerAccounts::read(&words, count)
         };
         let both = read("2 5 1 100 l 7 0 0", 2).unwrap();
         assert_eq!((both.refused, both.known.len()), (Some(1), 2));

@@ -2,32 +2,32 @@
 
 use std::sync::Arc;
 
-use super::{Reserved, SharedBudgets};
+use super::{SharedBudgets, SharedReservation};
 
 /// A reservation of a request in the server; none by default. Dropped after the request's cost is
 /// known here, so that the server learns of the cost when it frees the reservation.
 #[derive(Debug, Default)]
-pub struct BudgetLease(Option<Held>);
+pub struct BudgetLease(Option<LeaseHold>);
 
 #[derive(Debug)]
-struct Held {
+struct LeaseHold {
     owner: Arc<SharedBudgets>,
     number: u64,
-    reserved: Reserved,
+    reserved: SharedReservation,
 }
 
 impl BudgetLease {
-    pub(super) fn new(owner: Arc<SharedBudgets>, number: u64, reserved: Reserved) -> Self {
-        Self(Some(Held { owner, number, reserved }))
+    pub(super) fn new(owner: Arc<SharedBudgets>, number: u64, reserved: SharedReservation) -> Self {
+        Self(Some(LeaseHold { owner, number, reserved }))
     }
 
-    pub(super) fn reserved(&self) -> Option<&Reserved> {
+    pub(super) fn reserved(&self) -> Option<&SharedReservation> {
         self.0.as_ref().map(|held| &held.reserved)
     }
 
     /// Renews it until it is dropped.
     pub(super) fn register(&self) {
-        if let Some(Held { owner, number, reserved }) = &self.0 {
+        if let Some(LeaseHold { owner, number, reserved }) = &self.0 {
             owner.leases.lock().insert(*number, reserved.clone());
         }
     }
@@ -40,7 +40,7 @@ impl BudgetLease {
 
 impl Drop for BudgetLease {
     fn drop(&mut self) {
-        if let Some(Held { owner, number, reserved }) = self.0.take() {
+        if let Some(LeaseHold { owner, number, reserved }) = self.0.take() {
             owner.end(number, reserved);
         }
     }
