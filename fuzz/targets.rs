@@ -23,7 +23,7 @@ use penstock::downstream::head_check;
 use penstock::downstream::http2::frame_deadline::{FrameProgress, FrameWatcher};
 use penstock::downstream::proxy_protocol::{self, Header};
 use penstock::upstream::request_writer::sample_head;
-use penstock::upstream::response_head::{Framing, read_in_pieces};
+use penstock::upstream::response_head::{BodyEnd, read_in_pieces};
 use penstock::upstream::splice::{splice, wire_name};
 use penstock::wire::chunked::{ChunkDecoder, ChunkError};
 use penstock_api::Engine;
@@ -224,10 +224,10 @@ pub fn response_head(bytes: &[u8]) {
     }
     let lengths: Vec<_> = fields.get_all("content-length").iter().collect();
     match head.framing {
-        Framing::Length(length) => assert_eq!(lengths, [length.to_string().as_str()]),
-        Framing::Empty | Framing::Chunked | Framing::UntilClose => assert!(lengths.is_empty()),
+        BodyEnd::Length(length) => assert_eq!(lengths, [length.to_string().as_str()]),
+        BodyEnd::Empty | BodyEnd::Chunked | BodyEnd::UntilClose => assert!(lengths.is_empty()),
     }
-    assert!(!(head.keeps_alive && head.framing == Framing::UntilClose));
+    assert!(!(head.keeps_alive && head.framing == BodyEnd::UntilClose));
 }
 
 /// A chunked body: the same payload and the same verdict however its bytes arrive, and those of a

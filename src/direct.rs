@@ -23,7 +23,7 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::request::{Decided, ScannedRequest};
 use crate::proxy::response::{keep_connection, relay};
 use crate::upstream::disposition::MAX_HELD;
-use crate::upstream::failure::{ExchangeError, Failure};
+use crate::upstream::failure::{AttemptFailure, ExchangeError};
 
 /// The permissions of a direct attempt.
 #[derive(Debug, Clone, Copy)]
@@ -76,12 +76,12 @@ impl TakeResponse for DirectRecipient {
         flow: &mut Flow<'_>,
         request: &mut ScannedRequest,
         mut reply: Reply<'_>,
-    ) -> Result<AttemptEnd, Failure> {
+    ) -> Result<AttemptEnd, AttemptFailure> {
         if self.may_miss && matches!(reply.head.status, 404 | 405 | 501) {
             // Read, so that the connection may be used again.
             let read = reply.exchange.read_until(&mut reply.started, |read| read.len() >= MAX_HELD);
             if matches!(read.await, Err(ExchangeError::ClientGone)) {
-                return Err(Failure::ClientGone);
+                return Err(AttemptFailure::ClientGone);
             }
             keep_connection(flow.proxy, reply);
             return Ok(AttemptEnd::Elsewhere(Elsewhere::Missing));
@@ -95,7 +95,7 @@ impl TakeResponse for DirectRecipient {
 pub(crate) async fn end_directly(flow: &mut Flow<'_>, end: AttemptEnd) -> Served {
     match end {
         AttemptEnd::Relayed(served) => served,
-        AttemptEnd::Failed(Failure::ClientGone) => flow.ctx.end_cancelled(),
+        AttemptEnd::Failed(AttemptFailure::ClientGone) => flow.ctx.end_cancelled(),
         AttemptEnd::Failed(failure) => send_error(flow, OwnError::from_failure(&failure)).await,
         AttemptEnd::Own { .. }
         | AttemptEnd::Gathered(_)

@@ -9,7 +9,7 @@ use pingora::http::ResponseHeader;
 use serde_json::{Value, json};
 
 use crate::data_port::model_list::{list_models, one_model};
-use crate::data_port::target::Target;
+use crate::data_port::target::PathTarget;
 use crate::ollama::pages::{list_loaded, list_loaded_details, list_tags};
 use crate::ollama::usage;
 use crate::ollama::version::lowest_version;
@@ -25,27 +25,29 @@ const ROOT_PAGE: &str = "<!doctype html><html lang=\"en\"><title>penstock</title
     <li><a href=\"/health\">/health</a></ul></html>\n";
 
 /// Responds to a GET on one of our own paths.
-pub(crate) async fn send_local(flow: &mut Flow<'_>, target: Target<'_>) -> Served {
-    if let (Target::Health, Some(page)) = (target, usage::health(flow)) {
+pub(crate) async fn send_local(flow: &mut Flow<'_>, target: PathTarget<'_>) -> Served {
+    if let (PathTarget::Health, Some(page)) = (target, usage::health(flow)) {
         return usage::send_page(flow, page).await;
     }
     let created = flow.proxy.started_at;
     let body = match target {
-        Target::Models => list_models(flow.ctx, flow.client.head().uri.query(), created),
-        Target::Model(id) => one_model(flow.ctx, id, created),
-        Target::Root => return send_root(flow).await,
-        Target::Ollama(OllamaRoute::Version) => Ok(version(flow.ctx)),
-        Target::Ollama(OllamaRoute::Status) => Ok(cloud_status()),
-        Target::Ollama(OllamaRoute::Tags) => Ok(list_tags(flow.ctx, created)),
-        Target::Ollama(OllamaRoute::Loaded) => Ok(list_loaded(flow.ctx, created)),
-        Target::Ollama(OllamaRoute::LoadedDetails) => Ok(list_loaded_details(flow.ctx, created)),
-        Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
-        | Target::Health
-        | Target::Operation(_)
-        | Target::StoredResponse { .. }
-        | Target::Usage(_)
-        | Target::Passthrough(_)
-        | Target::Unknown => Ok(health(flow.ctx)),
+        PathTarget::Models => list_models(flow.ctx, flow.client.head().uri.query(), created),
+        PathTarget::Model(id) => one_model(flow.ctx, id, created),
+        PathTarget::Root => return send_root(flow).await,
+        PathTarget::Ollama(OllamaRoute::Version) => Ok(version(flow.ctx)),
+        PathTarget::Ollama(OllamaRoute::Status) => Ok(cloud_status()),
+        PathTarget::Ollama(OllamaRoute::Tags) => Ok(list_tags(flow.ctx, created)),
+        PathTarget::Ollama(OllamaRoute::Loaded) => Ok(list_loaded(flow.ctx, created)),
+        PathTarget::Ollama(OllamaRoute::LoadedDetails) => {
+            Ok(list_loaded_details(flow.ctx, created))
+        }
+        PathTarget::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
+        | PathTarget::Health
+        | PathTarget::Operation(_)
+        | PathTarget::StoredResponse { .. }
+        | PathTarget::Usage(_)
+        | PathTarget::Passthrough(_)
+        | PathTarget::Unknown => Ok(health(flow.ctx)),
     };
     let body = match body {
         Ok(body) => body,
@@ -58,7 +60,7 @@ pub(crate) async fn send_local(flow: &mut Flow<'_>, target: Target<'_>) -> Serve
 }
 
 /// Responds to a CORS preflight.
-pub(crate) async fn send_preflight(flow: &mut Flow<'_>, target: Target<'_>) -> Served {
+pub(crate) async fn send_preflight(flow: &mut Flow<'_>, target: PathTarget<'_>) -> Served {
     flow.ctx.record.response.status = 204;
     let mut head = ResponseHeader::build(204, Some(8))?;
     // Without these fields a browser sends no request from a page of another origin.

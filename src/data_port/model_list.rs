@@ -40,7 +40,7 @@ pub(crate) fn list_models(
         return Ok(json!({"object": "list", "data": all.collect::<Vec<_>>()}));
     }
     let ids: Vec<&str> = visible.iter().map(|(id, _)| *id).collect();
-    let (range, has_more) = Page::read(query)?.of(&ids)?;
+    let (range, has_more) = ListPage::read(query)?.of(&ids)?;
     let shown = visible.get(range).unwrap_or_default();
     let data = shown.iter().map(|(id, model)| anthropic_model(id, window(id, model), created));
     Ok(json!({
@@ -122,13 +122,13 @@ fn anthropic_model(id: &str, window: Option<TokenCount>, created: u64) -> Value 
 
 /// The page of Anthropic's list that a query requests.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Page {
+struct ListPage {
     limit: Option<usize>,
     after: Option<String>,
     before: Option<String>,
 }
 
-impl Page {
+impl ListPage {
     fn read(query: Option<&str>) -> Result<Self, OwnError> {
         let mut page = Self::default();
         for pair in query.unwrap_or_default().split('&') {
@@ -186,7 +186,7 @@ mod tests {
 
     fn page(query: &str) -> Result<(Range<usize>, bool), OwnError> {
         let names = ["a", "b", "c", "d", "e/f"];
-        Page::read(Some(query)).and_then(|page| page.of(&names))
+        ListPage::read(Some(query)).and_then(|page| page.of(&names))
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
         }
         let many: Vec<String> = (0..30).map(|number| number.to_string()).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
-        assert_eq!(Page::default().of(&many).unwrap(), (0..20, true), "Anthropic's default");
+        assert_eq!(ListPage::default().of(&many).unwrap(), (0..20, true), "Anthropic's default");
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::auth::{KeyFailure, identify_client, without_query_key};
 use crate::data_port::local_response::{send_local, send_preflight};
 use crate::data_port::request_head::key_error::key_error;
 use crate::data_port::request_head::query_check::check_query;
-use crate::data_port::target::Target;
+use crate::data_port::target::PathTarget;
 use crate::data_port::unknown_path;
 use crate::direct::passthrough::deletes_model;
 use crate::direct::tunnel::requested_websocket;
@@ -54,27 +54,27 @@ pub(crate) enum Forwarded {
 
 impl Forwarded {
     /// The request to a target that needs a backend; `None` for any other.
-    fn to(target: Target<'_>) -> Option<Self> {
+    fn to(target: PathTarget<'_>) -> Option<Self> {
         Some(match target {
-            Target::Operation(operation) => Self::Operation(operation),
-            Target::Usage(call) => Self::Usage(call),
-            Target::StoredResponse { id, .. } => Self::StoredResponse { id: id.into() },
-            Target::Passthrough(way) => Self::Passthrough(way.clone()),
-            Target::Ollama(OllamaRoute::Show) => Self::Show,
-            Target::Ollama(OllamaRoute::Command(command)) => Self::Command(command),
-            Target::Ollama(OllamaRoute::Blob(_)) => Self::Blob,
-            Target::Models
-            | Target::Model(_)
-            | Target::Health
-            | Target::Root
-            | Target::Ollama(
+            PathTarget::Operation(operation) => Self::Operation(operation),
+            PathTarget::Usage(call) => Self::Usage(call),
+            PathTarget::StoredResponse { id, .. } => Self::StoredResponse { id: id.into() },
+            PathTarget::Passthrough(way) => Self::Passthrough(way.clone()),
+            PathTarget::Ollama(OllamaRoute::Show) => Self::Show,
+            PathTarget::Ollama(OllamaRoute::Command(command)) => Self::Command(command),
+            PathTarget::Ollama(OllamaRoute::Blob(_)) => Self::Blob,
+            PathTarget::Models
+            | PathTarget::Model(_)
+            | PathTarget::Health
+            | PathTarget::Root
+            | PathTarget::Ollama(
                 OllamaRoute::Version
                 | OllamaRoute::Status
                 | OllamaRoute::Tags
                 | OllamaRoute::Loaded
                 | OllamaRoute::LoadedDetails,
             )
-            | Target::Unknown => return None,
+            | PathTarget::Unknown => return None,
         })
     }
 
@@ -93,7 +93,7 @@ pub(crate) async fn read_head(flow: &mut Flow<'_>) -> pingora::Result<Option<For
     let generation = Arc::clone(&flow.ctx.generation);
     let compat = generation.config.server.compat;
     let method = flow.client.head().method.clone();
-    let target = Target::of(&method, &path, &generation.router.passthrough, compat);
+    let target = PathTarget::of(&method, &path, &generation.router.passthrough, compat);
     classify(flow, target, &path);
     let mut checked = check_head(flow, target);
     if awaits_keys(flow).await {
@@ -145,24 +145,26 @@ async fn awaits_keys(flow: &mut Flow<'_>) -> bool {
 }
 
 /// Records the operation and the dialect of a request.
-fn classify(flow: &mut Flow<'_>, target: Target<'_>, path: &str) {
+fn classify(flow: &mut Flow<'_>, target: PathTarget<'_>, path: &str) {
     let is_forwarded = matches!(
         target,
-        Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
-            | Target::StoredResponse { .. }
-            | Target::Passthrough(_)
+        PathTarget::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_))
+            | PathTarget::StoredResponse { .. }
+            | PathTarget::Passthrough(_)
     );
     if is_forwarded {
         flow.ctx.operation = Some(Operation::Passthrough);
     }
-    if let Target::Operation(operation) = target {
+    if let PathTarget::Operation(operation) = target {
         flow.ctx.operation = Some(operation);
         flow.ctx.dialect = operation.row().dialect;
     } else {
         flow.ctx.dialect = match target {
             // Both APIs have this path; Anthropic's clients always send their version.
-            Target::Models | Target::Model(_) => Dialect::of_headers(&flow.client.head().headers)
-                .unwrap_or_else(|| Dialect::of_path(path.as_bytes())),
+            PathTarget::Models | PathTarget::Model(_) => {
+                Dialect::of_headers(&flow.client.head().headers)
+                    .unwrap_or_else(|| Dialect::of_path(path.as_bytes()))
+            }
             _ => Dialect::of_path(path.as_bytes()),
         };
     }
@@ -183,7 +185,7 @@ fn identify(flow: &mut Flow<'_>) {
 }
 
 /// Checks whether the request may go on, by its head alone.
-fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
+fn check_head(flow: &mut Flow<'_>, target: PathTarget<'_>) -> Result<(), OwnError> {
     let head = flow.client.head();
     let config = &flow.ctx.generation.config;
     let has_body = flow.ctx.body_length != BodyLength::None;
@@ -197,7 +199,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
         return Err(OwnError::new(ErrorCode::HeadTooLarge, message).closing());
     }
     // A body that is not going to be read ends the connection with the response.
-    if target == Target::Unknown {
+    if target == PathTarget::Unknown {
         let path = head.uri.path();
         let passthrough = &flow.ctx.generation.router.passthrough;
         let mistake = unknown_path::hint(path, passthrough, config.server.compat);
@@ -207,7 +209,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
     }
     let has_cors = !matches!(config.server.cors, Cors::Off);
     let is_preflight = head.method == Method::OPTIONS && has_cors;
-    if matches!(target, Target::Operation(_)) && requested_websocket(head).is_some() {
+    if matches!(target, PathTarget::Operation(_)) && requested_websocket(head).is_some() {
         let message = "This path is served over HTTP, without a WebSocket: send a POST";
         return Err(OwnError::new(ErrorCode::UpgradeRequired, message).closing_if(has_body));
     }
@@ -238,7 +240,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
     if let Some(query) = head.uri.query() {
         check_query(query, target).map_err(|error| error.closing_if(has_body))?;
     }
-    if matches!(target, Target::Passthrough(_)) && deletes_model(head) {
+    if matches!(target, PathTarget::Passthrough(_)) && deletes_model(head) {
         check_right(flow.ctx).map_err(|error| error.closing_if(has_body))?;
     }
     flow.ctx.requester.client =
@@ -249,7 +251,7 @@ fn check_head(flow: &mut Flow<'_>, target: Target<'_>) -> Result<(), OwnError> {
 }
 
 /// Responds to a method that the path does not take.
-async fn send_wrong_method(flow: &mut Flow<'_>, target: Target<'_>, error: OwnError) -> Served {
+async fn send_wrong_method(flow: &mut Flow<'_>, target: PathTarget<'_>, error: OwnError) -> Served {
     let mut response = error_response(flow.ctx, &error)?;
     let has_cors = !matches!(flow.ctx.generation.config.server.cors, Cors::Off);
     response.head.insert_header(header::ALLOW, target.allowed(has_cors))?;

@@ -25,7 +25,7 @@ impl StoredPart {
 
 /// The target of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Target<'a> {
+pub(crate) enum PathTarget<'a> {
     Operation(Operation),
     Models,
     Model(&'a str),
@@ -46,7 +46,7 @@ pub(crate) enum Target<'a> {
     Unknown,
 }
 
-impl<'a> Target<'a> {
+impl<'a> PathTarget<'a> {
     /// The target of a request. `routing.passthrough` forwards what penstock does not serve itself:
     /// other paths, and other methods on its own.
     pub(crate) fn of(
@@ -146,16 +146,16 @@ mod tests {
 
     #[test]
     fn paths_are_matched_exactly() {
-        assert_eq!(Target::own("/v1/chat/completions"), Target::Operation(Operation::Chat));
+        assert_eq!(PathTarget::own("/v1/chat/completions"), PathTarget::Operation(Operation::Chat));
         assert_eq!(
-            Target::own("/v1/models/meta-llama/Llama-3:8b"),
-            Target::Model("meta-llama/Llama-3:8b")
+            PathTarget::own("/v1/models/meta-llama/Llama-3:8b"),
+            PathTarget::Model("meta-llama/Llama-3:8b")
         );
-        assert_eq!(Target::own("/"), Target::Root);
+        assert_eq!(PathTarget::own("/"), PathTarget::Root);
         for unknown in
             ["/v1", "/v1/models/", "/v1/chat/completions/", "/v1/chat/../models", "//v1/models"]
         {
-            assert_eq!(Target::own(unknown), Target::Unknown, "{unknown}");
+            assert_eq!(PathTarget::own(unknown), PathTarget::Unknown, "{unknown}");
         }
     }
 }

@@ -6,7 +6,7 @@ use http::Method;
 use penstock_config::Compat;
 use penstock_core::routing::Passthrough;
 
-use crate::data_port::target::Target;
+use crate::data_port::target::PathTarget;
 
 /// The maximum length of a path with such a mistake.
 const MAX_PATH: usize = 200;
@@ -60,7 +60,8 @@ pub(crate) fn hint(path: &str, passthrough: &Passthrough, compat: Compat) -> Cow
         return "; this is a page of the admin port (`admin.listen`)".into();
     }
     let is_served = |path: &str| {
-        path.len() > 1 && Target::of(&Method::POST, path, passthrough, compat) != Target::Unknown
+        path.len() > 1
+            && PathTarget::of(&Method::POST, path, passthrough, compat) != PathTarget::Unknown
     };
     let lower = plain.to_ascii_lowercase();
     if let Some(known) = [&plain, &lower].into_iter().find(|path| is_served(path)) {

@@ -18,7 +18,7 @@ use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::policies;
 use crate::proxy::request::ScannedRequest;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::AttemptFailure;
 
 /// Serves a request for a stored response from the backend that made it, or, if that is not known,
 /// from the first backend that has it.
@@ -52,7 +52,7 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) 
         }
         match attempt_directly(flow, &mut request, &decision, terms).await {
             None | Some(AttemptEnd::Elsewhere(_)) => {}
-            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, AttemptFailure::ClientGone) => {
                 last_failure = Some(failure);
             }
             Some(end) => return end_directly(flow, end).await,

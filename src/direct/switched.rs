@@ -24,7 +24,7 @@ use crate::proxy::forward::TakeResponse;
 use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::relay;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::AttemptFailure;
 
 /// The longest single read.
 const MAX_READ: usize = 16 * 1024;
@@ -45,7 +45,7 @@ impl TakeResponse for Switch {
         flow: &mut Flow<'_>,
         request: &mut ScannedRequest,
         reply: Reply<'_>,
-    ) -> Result<AttemptEnd, Failure> {
+    ) -> Result<AttemptEnd, AttemptFailure> {
         let served = match reply.head.status {
             101 => switch(flow, reply, self.protocol.clone()).await,
             // The backend refuses to switch: its response is an ordinary one.

@@ -113,7 +113,7 @@ impl<A: HttpServerApp + Send + Sync + 'static, H: Host> Acceptor<A, H> {
         let settings = http2::Settings::of(&generation.config);
         drop(generation);
         let AcceptedConnection { stream, ahead, origin, ca_revoked, certificate, .. } = accepted;
-        let connection = http2::Connection {
+        let connection = http2::ClientConnection {
             app: Arc::clone(&self.app),
             clients: Arc::clone(&self.clients),
             settings,

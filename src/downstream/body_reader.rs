@@ -41,7 +41,7 @@ pub(crate) struct BodyReader<'a> {
     client: &'a Client,
     limits: &'a LimitsConfig,
     budget: &'a Arc<BodyBudget>,
-    pace: Pace,
+    pace: UploadPace,
 }
 
 impl<'a> BodyReader<'a> {
@@ -50,7 +50,7 @@ impl<'a> BodyReader<'a> {
         limits: &'a LimitsConfig,
         budget: &'a Arc<BodyBudget>,
     ) -> Self {
-        Self { client, limits, budget, pace: Pace::new(limits) }
+        Self { client, limits, budget, pace: UploadPace::new(limits) }
     }
 
     /// Reads the whole body. Only then may the client's next head follow.
@@ -156,7 +156,7 @@ impl<'a> BodyReader<'a> {
 }
 
 /// Enforces the speed of an upload: a total timeout, and a minimum rate per [`RATE_CHECK`].
-struct Pace {
+struct UploadPace {
     started: Timestamp,
     timeout: Duration,
     /// The minimum rate in bytes per second.
@@ -167,7 +167,7 @@ struct Pace {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Pace {
+impl UploadPace {
     fn new(limits: &LimitsConfig) -> Self {
         Self {
             started: now(),

@@ -127,8 +127,8 @@ impl HeadError {
 /// # Errors
 /// The first [`HeadError`] in it.
 pub fn check(head: &[u8], most_fields: usize) -> Result<(), HeadError> {
-    let mut lines = Lines(head);
-    let line = RequestLine::read(lines.next().ok_or(HeadError::RequestLine)??)?;
+    let mut lines = HeadLines(head);
+    let line = HttpRequestLine::read(lines.next().ok_or(HeadError::RequestLine)??)?;
     let mut fields = 0;
     let mut routing = RoutingFields::default();
     while let Some(field) = lines.next() {
@@ -168,7 +168,7 @@ pub fn check_partial(part: &[u8], searched: usize) -> Result<(), HeadError> {
         return Ok(());
     }
     match first {
-        Some(end) => RequestLine::read(split_at(part, end - 1).0).map(|_line| ()),
+        Some(end) => HttpRequestLine::read(split_at(part, end - 1).0).map(|_line| ()),
         None if part.len() > MAX_TARGET + MAX_LINE_SLACK => Err(HeadError::TargetTooLong),
         None => Ok(()),
     }
@@ -181,9 +181,9 @@ pub fn requested_target(head: &[u8]) -> &[u8] {
 }
 
 /// Lines without their CR LF.
-struct Lines<'a>(&'a [u8]);
+struct HeadLines<'a>(&'a [u8]);
 
-impl<'a> Iterator for Lines<'a> {
+impl<'a> Iterator for HeadLines<'a> {
     type Item = Result<&'a [u8], HeadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -194,13 +194,13 @@ impl<'a> Iterator for Lines<'a> {
     }
 }
 
-struct RequestLine<'a> {
+struct HttpRequestLine<'a> {
     /// The host and port of a target in absolute form.
     authority: Option<&'a [u8]>,
     is_http10: bool,
 }
 
-impl<'a> RequestLine<'a> {
+impl<'a> HttpRequestLine<'a> {
     fn read(line: &'a [u8]) -> Result<Self, HeadError> {
         // The first and the last blank: one within the target stays in it and is refused below.
         let first = memchr(b' ', line).ok_or(HeadError::RequestLine)?;
@@ -296,7 +296,7 @@ impl<'a> RoutingFields<'a> {
         if is_first && is_chunked { Ok(()) } else { Err(HeadError::Coding) }
     }
 
-    fn check(&self, line: &RequestLine<'_>) -> Result<(), HeadError> {
+    fn check(&self, line: &HttpRequestLine<'_>) -> Result<(), HeadError> {
         if self.has_coding && line.is_http10 {
             return Err(HeadError::CodingInHttp10);
         }

@@ -73,7 +73,7 @@ impl Settings {
 }
 
 /// One client connection over HTTP/2.
-pub(crate) struct Connection<A> {
+pub(crate) struct ClientConnection<A> {
     pub(crate) app: Arc<A>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) settings: Settings,
@@ -91,14 +91,14 @@ struct Incoming {
 
 /// The connection's counters of its streams.
 #[derive(Debug, Default)]
-struct Streams {
+struct StreamCounters {
     open: AtomicUsize,
     resets: AtomicU32,
     changed: Notify,
 }
 
 /// A stream whose request is being served.
-struct OpenStream(Arc<Streams>);
+struct OpenStream(Arc<StreamCounters>);
 
 impl Drop for OpenStream {
     fn drop(&mut self) {
@@ -107,7 +107,7 @@ impl Drop for OpenStream {
     }
 }
 
-impl Streams {
+impl StreamCounters {
     fn open(self: &Arc<Self>) -> OpenStream {
         self.open.fetch_add(1, Ordering::AcqRel);
         OpenStream(Arc::clone(self))
@@ -129,7 +129,7 @@ impl Streams {
 }
 
 /// The next event on a connection.
-enum Event {
+enum ConnectionEvent {
     Request(Box<Incoming>),
     /// The client closed, or violated the protocol.
     Ended(Option<h2::Error>),
@@ -141,7 +141,7 @@ enum Event {
 }
 
 /// The shutdown state of a connection.
-struct Phase {
+struct ShutdownPhase {
     /// Held during a shutdown: the process waits until this connection has delivered its responses.
     draining: Option<Counted>,
     /// True if the client has received GOAWAY: when idle, the connection is closed.
@@ -150,7 +150,7 @@ struct Phase {
     idle_timeout: Duration,
 }
 
-impl Phase {
+impl ShutdownPhase {
     /// Sends GOAWAY: open streams finish, the client opens new ones on a new connection.
     fn close<S: AsyncRead + AsyncWrite + Unpin>(&mut self, wire: &mut Wire<S>) {
         wire.graceful_shutdown();
@@ -158,7 +158,7 @@ impl Phase {
     }
 }
 
-impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
+impl<A: HttpServerApp + Send + Sync + 'static> ClientConnection<A> {
     /// Serves requests until the connection ends.
     pub(crate) async fn serve<S>(self, stream: S, shutdown: &ShutdownWatch)
     where
@@ -178,10 +178,10 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let streams = Arc::new(Streams::default());
+        let streams = Arc::new(StreamCounters::default());
         let mut abuse = AbuseLimit::new(self.settings.limits.resets);
         let mut watch = shutdown.clone();
-        let mut phase = Phase {
+        let mut phase = ShutdownPhase {
             draining: None,
             is_closing: false,
             is_ca_revoked: false,
@@ -195,22 +195,22 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
             // end the connection come before the next request.
             let event = tokio::select! {
                 biased;
-                () = shutdown_requested(&mut watch), if phase.draining.is_none() => Event::Shutdown,
-                () = ca_revoked.as_mut(), if !phase.is_ca_revoked => Event::CaRevoked,
+                () = shutdown_requested(&mut watch), if phase.draining.is_none() => ConnectionEvent::Shutdown,
+                () = ca_revoked.as_mut(), if !phase.is_ca_revoked => ConnectionEvent::CaRevoked,
                 event = next_request(&mut wire) => event,
                 // After the requests: bytes that have arrived may finish a frame or be a request.
-                () = too_slow.as_mut() => Event::TooSlow,
-                () = idle.as_mut() => Event::Idle,
+                () = too_slow.as_mut() => ConnectionEvent::TooSlow,
+                () = idle.as_mut() => ConnectionEvent::Idle,
             };
             match event {
                 // The client may retry on a new connection, where it authenticates again.
-                Event::Request(mut incoming) if phase.is_ca_revoked => {
+                ConnectionEvent::Request(mut incoming) if phase.is_ca_revoked => {
                     incoming.response.send_reset(Reason::REFUSED_STREAM);
                     // Refused requests do not restart the idle timeout: the connection would never
                     // end.
                     continue;
                 }
-                Event::Request(incoming) => {
+                ConnectionEvent::Request(incoming) => {
                     if abuse.is_exceeded(&streams) {
                         self.clients.close_reasons.note(CloseReason::Http2);
                         return end_abruptly(wire).await;
@@ -219,23 +219,23 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
                         abuse.malformed += 1;
                     }
                 }
-                Event::Ended(Some(error)) => return self.note_end(&error),
-                Event::Ended(None) => return,
-                Event::Shutdown => {
+                ConnectionEvent::Ended(Some(error)) => return self.note_end(&error),
+                ConnectionEvent::Ended(None) => return,
+                ConnectionEvent::Shutdown => {
                     phase.draining = Some(Counted::new(&self.clients.in_flight));
                     phase.close(&mut wire);
                 }
-                Event::TooSlow => {
+                ConnectionEvent::TooSlow => {
                     self.clients.close_reasons.note(CloseReason::TooSlow);
                     return end_abruptly(wire).await;
                 }
-                Event::CaRevoked => {
+                ConnectionEvent::CaRevoked => {
                     self.clients.close_reasons.note(CloseReason::CaRevoked);
                     phase.is_ca_revoked = true;
                     phase.close(&mut wire);
                 }
-                Event::Idle if phase.is_closing => return,
-                Event::Idle => phase.close(&mut wire),
+                ConnectionEvent::Idle if phase.is_closing => return,
+                ConnectionEvent::Idle => phase.close(&mut wire),
             }
             // After every event: `idle_for` misses a stream that came and went in its sleep.
             idle.set(streams.idle_for(phase.idle_timeout));
@@ -254,7 +254,7 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
     fn start(
         &self,
         Incoming { request, mut response }: Incoming,
-        streams: &Arc<Streams>,
+        streams: &Arc<StreamCounters>,
         shutdown: &ShutdownWatch,
     ) -> bool {
         let (parts, body) = request.into_parts();
@@ -289,11 +289,13 @@ impl<A: HttpServerApp + Send + Sync + 'static> Connection<A> {
     }
 }
 
-async fn next_request<S: AsyncRead + AsyncWrite + Unpin>(wire: &mut Wire<S>) -> Event {
+async fn next_request<S: AsyncRead + AsyncWrite + Unpin>(wire: &mut Wire<S>) -> ConnectionEvent {
     match wire.accept().await {
-        Some(Ok((request, response))) => Event::Request(Box::new(Incoming { request, response })),
-        Some(Err(error)) => Event::Ended(Some(error)),
-        None => Event::Ended(None),
+        Some(Ok((request, response))) => {
+            ConnectionEvent::Request(Box::new(Incoming { request, response }))
+        }
+        Some(Err(error)) => ConnectionEvent::Ended(Some(error)),
+        None => ConnectionEvent::Ended(None),
     }
 }
 
@@ -330,7 +332,7 @@ impl AbuseLimit {
         Self { malformed: 0, max_resets, window_start: now(), resets_before_window: 0 }
     }
 
-    fn is_exceeded(&mut self, streams: &Streams) -> bool {
+    fn is_exceeded(&mut self, streams: &StreamCounters) -> bool {
         let now = now();
         let resets = streams.resets.load(Ordering::Relaxed);
         if now.since(self.window_start) > RESET_WINDOW {

@@ -38,7 +38,7 @@ type Stamp = [Option<(SystemTime, u64)>; 3];
 
 /// The state of the files at the last check.
 #[derive(Debug)]
-struct Seen {
+struct SeenFiles {
     stamp: Stamp,
     is_read: bool,
 }
@@ -47,7 +47,7 @@ struct Seen {
 pub(crate) struct PortTls {
     files: ServerTlsFiles,
     http2: bool,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenFiles>,
     // Replaced as a whole: a handshake by new settings must not hold the token that their arrival
     // cancels, nor one by older settings the token that follows.
     in_force: Mutex<InForce>,
@@ -70,7 +70,7 @@ impl PortTls {
     /// Reads the files; `http2` offers HTTP/2 to clients.
     pub(crate) fn load(files: ServerTlsFiles, http2: bool) -> Result<Self, TlsError> {
         // Before the files are read: a change in between is seen as one by the next check.
-        let seen = Mutex::new(Seen { stamp: stamp_of(&files), is_read: true });
+        let seen = Mutex::new(SeenFiles { stamp: stamp_of(&files), is_read: true });
         let settings = ServerTls::load(&files, http2)?;
         let in_force = Mutex::new(InForce { settings, ca_revoked: CancellationToken::new() });
         Ok(Self { files, http2, seen, in_force })
@@ -97,7 +97,7 @@ impl PortTls {
         }
         // A half-written CA file must not close the connections of the CAs that it still lacks. A
         // failed load is retried at the next change.
-        *seen = Seen { stamp, is_read: is_settled || look == Look::Requested };
+        *seen = SeenFiles { stamp, is_read: is_settled || look == Look::Requested };
         if !seen.is_read {
             return Refreshed::Unchanged;
         }

@@ -17,7 +17,7 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::response::{claim_conversion, convert, held_of, record_head};
 use crate::proxy::rewrite::conversions::converter;
 use crate::upstream::disposition::Disposition;
-use crate::upstream::failure::{ExchangeError, Failure, Refusal};
+use crate::upstream::failure::{AttemptFailure, ExchangeError, Withheld};
 use crate::upstream::relay::ReadWholeError;
 
 /// A call of an ensemble: it takes the text of its response.
@@ -30,7 +30,7 @@ impl TakeResponse for TextCall {
         flow: &mut Flow<'_>,
         request: &mut ScannedRequest,
         mut reply: Reply<'_>,
-    ) -> Result<AttemptEnd, Failure> {
+    ) -> Result<AttemptEnd, AttemptFailure> {
         let disposition = judge(request.view(flow.ctx), &mut reply, true).await?;
         record_head(flow.ctx, request, &mut reply);
         let (refusal, meaning) = match disposition {
@@ -40,10 +40,10 @@ impl TakeResponse for TextCall {
                 return gather(flow, request, reply, way_back).await;
             }
             Disposition::Hold(refusal) => (refusal, Some(refusal)),
-            _ if reply.head.status >= 500 => (Refusal::ServerError, None),
-            _ => (Refusal::Client, None),
+            _ if reply.head.status >= 500 => (Withheld::ServerError, None),
+            _ => (Withheld::Client, None),
         };
-        Err(Failure::Held(refusal, held_of(flow.proxy, request, reply, meaning)))
+        Err(AttemptFailure::Held(refusal, held_of(flow.proxy, request, reply, meaning)))
     }
 }
 
@@ -53,14 +53,16 @@ async fn gather(
     request: &ScannedRequest,
     reply: Reply<'_>,
     way_back: Option<WayBack>,
-) -> Result<AttemptEnd, Failure> {
+) -> Result<AttemptEnd, AttemptFailure> {
     let operation = request.profile.operation;
     let Reply { mut exchange, head, attempt, started, .. } = reply;
     let limit = flow.ctx.generation.config.limits.converted_response.to_usize();
     let mut claim = flow.proxy.claim_response();
     let body = match exchange.read_whole(started, limit, &mut claim).await {
         Ok(body) => body,
-        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => return Err(Failure::ClientGone),
+        Err(ReadWholeError::Broken(ExchangeError::ClientGone)) => {
+            return Err(AttemptFailure::ClientGone);
+        }
         Err(error) => return Ok(AttemptEnd::Gathered(Err(OwnError::from_unread(error)))),
     };
     let sent = way_back.as_ref().map_or(operation, WayBack::operation);

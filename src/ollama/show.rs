@@ -20,7 +20,7 @@ use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::{allowed_models, policies};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::AttemptFailure;
 
 pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
     let fleet = flow.ctx.generation.fleet.topology();
@@ -56,7 +56,7 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
         let terms = DirectTerms { may_miss: tried + 1 < holders.len(), is_limited: false };
         match attempt_directly(flow, &mut request, &decision, terms).await {
             None | Some(AttemptEnd::Elsewhere(_)) => {}
-            Some(AttemptEnd::Failed(failure)) if !matches!(failure, Failure::ClientGone) => {
+            Some(AttemptEnd::Failed(failure)) if !matches!(failure, AttemptFailure::ClientGone) => {
                 last_failure = Some(failure);
             }
             Some(end) => return end_directly(flow, end).await,

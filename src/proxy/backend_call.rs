@@ -14,9 +14,9 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::Flow;
 use crate::proxy::own_response::OwnResponse;
 use crate::upstream::engine_exchange::{EngineExchange, EngineRequest, ExchangeFailure};
-use crate::upstream::failure::{ConnectError, ConnectionEnd, Failure};
+use crate::upstream::failure::{AttemptFailure, ConnectError, ConnectionEnd};
 use crate::upstream::headers::REQUEST_ID;
-use crate::upstream::response_head::BadResponse;
+use crate::upstream::response_head::InvalidResponse;
 use crate::wire::body_budget::BodyClaim;
 
 /// The maximum number of bytes of an engine's error that a client is shown.
@@ -87,17 +87,17 @@ impl CallFailure {
     ///
     /// # Errors
     /// [`CallFailure`], unchanged, if the response has started, or is too large.
-    pub(crate) fn into_failure(self) -> Result<Failure, Self> {
+    pub(crate) fn into_failure(self) -> Result<AttemptFailure, Self> {
         Ok(match (&self.error, self.step) {
-            (ExchangeFailure::NoConnection(error), _) => Failure::NotSent(*error),
-            (ExchangeFailure::TimedOut, _) => Failure::TimedOut(ErrorCode::ResponseTimeout),
+            (ExchangeFailure::NoConnection(error), _) => AttemptFailure::NotSent(*error),
+            (ExchangeFailure::TimedOut, _) => AttemptFailure::TimedOut(ErrorCode::ResponseTimeout),
             (ExchangeFailure::Broken, CallStep::Send) => {
-                Failure::NotSent(ConnectError::ClosedEarly)
+                AttemptFailure::NotSent(ConnectError::ClosedEarly)
             }
             (ExchangeFailure::Broken, CallStep::Wait) => {
-                Failure::NoResponse { end: ConnectionEnd::Closed, is_unread: false }
+                AttemptFailure::NoResponse { end: ConnectionEnd::Closed, is_unread: false }
             }
-            (ExchangeFailure::NotHttp, _) => Failure::BadResponse(BadResponse::NotHttp),
+            (ExchangeFailure::NotHttp, _) => AttemptFailure::BadResponse(InvalidResponse::NotHttp),
             (
                 ExchangeFailure::Broken
                 | ExchangeFailure::LineTooLong
@@ -214,11 +214,11 @@ mod tests {
         let refused = ExchangeFailure::NoConnection(ConnectError::Refused);
         assert!(matches!(
             failure(CallStep::Send, refused),
-            Ok(Failure::NotSent(ConnectError::Refused))
+            Ok(AttemptFailure::NotSent(ConnectError::Refused))
         ));
         assert!(matches!(
             failure(CallStep::Send, ExchangeFailure::Broken),
-            Ok(Failure::NotSent(ConnectError::ClosedEarly))
+            Ok(AttemptFailure::NotSent(ConnectError::ClosedEarly))
         ));
         let lost = failure(CallStep::Wait, ExchangeFailure::Broken).unwrap();
         assert!(lost.is_lost_connection());
@@ -226,12 +226,12 @@ mod tests {
         for step in [CallStep::Send, CallStep::Wait, CallStep::Read] {
             assert!(matches!(
                 failure(step, ExchangeFailure::TimedOut),
-                Ok(Failure::TimedOut(ErrorCode::ResponseTimeout))
+                Ok(AttemptFailure::TimedOut(ErrorCode::ResponseTimeout))
             ));
         }
         assert!(matches!(
             failure(CallStep::Wait, ExchangeFailure::NotHttp),
-            Ok(Failure::BadResponse(BadResponse::NotHttp))
+            Ok(AttemptFailure::BadResponse(InvalidResponse::NotHttp))
         ));
     }
 }

@@ -19,14 +19,14 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::upstream::beginning::Beginning;
 use crate::upstream::connection::Connection;
 use crate::upstream::deadline::Deadline;
-use crate::upstream::failure::{ExchangeError, Failure};
+use crate::upstream::failure::{AttemptFailure, ExchangeError};
 use crate::upstream::http1::Exchange;
 use crate::upstream::interrupt::{ClientWatch, Interrupts};
 use crate::upstream::own_key::OwnKey;
 use crate::upstream::pool::ConnectionPool;
 use crate::upstream::query_model::with_query_model;
 use crate::upstream::request_writer::{Forwarding, KeyForm, OwnFields, RequestBytes};
-use crate::upstream::response_head::{Framing, ResponseHead};
+use crate::upstream::response_head::{BodyEnd, ResponseHead};
 use crate::upstream::retry_safety::request_is_unread;
 use crate::upstream::splice::{BodyParts, splice, splice_usage, total_len, whole, wire_name};
 
@@ -76,7 +76,7 @@ pub(super) async fn exchange<'a>(
     request: &ScannedRequest,
     attempt: &'a Attempt<'a>,
     permit: &'a mut Permit,
-) -> Result<Reply<'a>, Failure> {
+) -> Result<Reply<'a>, AttemptFailure> {
     let mut interrupts =
         Interrupts::new(attempt.client, attempt_deadline(request.view(flow.ctx), attempt));
     // A queued request is sent the instant a slot frees, which is when llama.cpp may close that
@@ -98,7 +98,7 @@ pub(super) async fn exchange<'a>(
                 }
                 // The fields describe the body of a GET; none follows (RFC 9110 §9.3.2).
                 if flow.client.head().method == Method::HEAD {
-                    head.framing = Framing::Empty;
+                    head.framing = BodyEnd::Empty;
                 }
                 let started = Beginning::new(head.framing);
                 return Ok(Reply { exchange, head, attempt, permit, started, result: None });
@@ -106,7 +106,7 @@ pub(super) async fn exchange<'a>(
             Err(error) => error,
         };
         let is_unread = request_is_unread(&exchange.connection, error);
-        let failure = Failure::from_exchange(error, is_unread);
+        let failure = AttemptFailure::from_exchange(error, is_unread);
         // A server may close an idle connection at the very moment it is reused. If it cannot have
         // read the request, that is no failure of the backend: the request goes out again at once,
         // on a fresh connection.
@@ -143,7 +143,7 @@ async fn connect(
     attempt: &Attempt<'_>,
     interrupts: &mut Interrupts<'_>,
     reuse_after: Option<Duration>,
-) -> Result<Connection, Failure> {
+) -> Result<Connection, AttemptFailure> {
     if let Some(settle) = reuse_after
         && let Some(idle) = pool.take_idle(&attempt.serving.state, attempt.started, settle)
     {
@@ -158,9 +158,9 @@ async fn connect(
     })
     .await;
     match connected {
-        Ok(connected) => connected.map_err(Failure::NotSent),
+        Ok(connected) => connected.map_err(AttemptFailure::NotSent),
         // Nothing has been written: no backend can have read the request.
-        Err(interrupted) => Err(Failure::from_exchange(interrupted, true)),
+        Err(interrupted) => Err(AttemptFailure::from_exchange(interrupted, true)),
     }
 }
 

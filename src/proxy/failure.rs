@@ -7,47 +7,49 @@ use penstock_core::fleet::{Outcome, RefusedPart};
 use penstock_core::routing::RouteError;
 
 use crate::downstream::body::BodyError;
-use crate::upstream::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure, Refusal};
+use crate::upstream::failure::{
+    AttemptFailure, ConnectError, ConnectionEnd, ExchangeError, Withheld,
+};
 use crate::upstream::relay::ReadWholeError;
 
 /// The outcome of a failure, for the backend's health and circuit breaker. `cooldown`: the time
 /// that a refusal pauses it.
-pub(crate) fn outcome_of(failure: &Failure, cooldown: Duration) -> Outcome {
+pub(crate) fn outcome_of(failure: &AttemptFailure, cooldown: Duration) -> Outcome {
     match failure {
         // The shortage is this machine's: the backend has done nothing wrong.
-        Failure::NotSent(ConnectError::OutOf(_)) => Outcome::Shortage,
-        Failure::NotSent(_) => Outcome::Unreachable,
-        Failure::NoResponse { .. } | Failure::TimedOut(_) | Failure::BadResponse(_) => {
-            Outcome::Fault
-        }
-        Failure::Held(refusal, held) => match held_outcome(*refusal, held.status) {
+        AttemptFailure::NotSent(ConnectError::OutOf(_)) => Outcome::Shortage,
+        AttemptFailure::NotSent(_) => Outcome::Unreachable,
+        AttemptFailure::NoResponse { .. }
+        | AttemptFailure::TimedOut(_)
+        | AttemptFailure::BadResponse(_) => Outcome::Fault,
+        AttemptFailure::Held(refusal, held) => match held_outcome(*refusal, held.status) {
             Outcome::Busy { status, .. } => Outcome::Busy { cooldown, status },
             outcome => outcome,
         },
-        Failure::ClientGone => Outcome::Cancel,
+        AttemptFailure::ClientGone => Outcome::Cancel,
     }
 }
 
 /// The outcome of a response that is held back, without the time of a cooldown.
-pub(crate) fn held_outcome(refusal: Refusal, status: u16) -> Outcome {
+pub(crate) fn held_outcome(refusal: Withheld, status: u16) -> Outcome {
     match refusal {
-        Refusal::RateLimited => busy(status, 429),
-        Refusal::Overloaded => busy(status, 503),
-        Refusal::KeyRejected => {
+        Withheld::RateLimited => busy(status, 429),
+        Withheld::Overloaded => busy(status, 503),
+        Withheld::KeyRejected => {
             // An account without credit may be reported with any status.
             let status = if status == 401 { 401 } else { 402 };
             Outcome::Refused { part: RefusedPart::Backend, status }
         }
-        Refusal::KeyInvalid => Outcome::Refused { part: RefusedPart::Backend, status: 401 },
-        Refusal::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
-        Refusal::Forbidden | Refusal::NoWork | Refusal::NoResult | Refusal::ServerError => {
+        Withheld::KeyInvalid => Outcome::Refused { part: RefusedPart::Backend, status: 401 },
+        Withheld::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
+        Withheld::Forbidden | Withheld::NoWork | Withheld::NoResult | Withheld::ServerError => {
             Outcome::Fault
         }
-        Refusal::TooLarge
-        | Refusal::OperationMissing
-        | Refusal::CapabilityMissing
-        | Refusal::ContextTooShort(_)
-        | Refusal::Client => Outcome::Client,
+        Withheld::TooLarge
+        | Withheld::OperationMissing
+        | Withheld::CapabilityMissing
+        | Withheld::ContextTooShort(_)
+        | Withheld::Client => Outcome::Client,
     }
 }
 
@@ -64,37 +66,37 @@ pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
 }
 
 /// The error of a failed attempt; `None` if its client left, which is no error.
-pub(crate) fn code_of(failure: &Failure) -> Option<ErrorCode> {
+pub(crate) fn code_of(failure: &AttemptFailure) -> Option<ErrorCode> {
     Some(match failure {
-        Failure::NotSent(ConnectError::TimedOut) => ErrorCode::ConnectTimeout,
-        Failure::NotSent(ConnectError::OutOf(_)) => ErrorCode::OutOfResources,
-        Failure::NotSent(
+        AttemptFailure::NotSent(ConnectError::TimedOut) => ErrorCode::ConnectTimeout,
+        AttemptFailure::NotSent(ConnectError::OutOf(_)) => ErrorCode::OutOfResources,
+        AttemptFailure::NotSent(
             ConnectError::NoAddress
             | ConnectError::Refused
             | ConnectError::Tls
             | ConnectError::Http2
             | ConnectError::ClosedEarly,
         ) => ErrorCode::ConnectFailed,
-        Failure::NoResponse { .. } => ErrorCode::UpstreamClosed,
-        Failure::Held(Refusal::RateLimited, _) => ErrorCode::BackendsCoolingDown,
-        Failure::Held(Refusal::Overloaded, _) => ErrorCode::AllBackendsBusy,
-        Failure::Held(Refusal::CapabilityMissing, _) => ErrorCode::CapabilityMismatch,
-        Failure::Held(Refusal::ContextTooShort(_), _) => ErrorCode::ContextLengthExceeded,
-        Failure::Held(Refusal::TooLarge | Refusal::Client, _) => ErrorCode::InvalidRequest,
-        Failure::Held(
-            Refusal::KeyRejected
-            | Refusal::KeyInvalid
-            | Refusal::Forbidden
-            | Refusal::ModelMissing
-            | Refusal::OperationMissing
-            | Refusal::NoWork
-            | Refusal::NoResult
-            | Refusal::ServerError,
+        AttemptFailure::NoResponse { .. } => ErrorCode::UpstreamClosed,
+        AttemptFailure::Held(Withheld::RateLimited, _) => ErrorCode::BackendsCoolingDown,
+        AttemptFailure::Held(Withheld::Overloaded, _) => ErrorCode::AllBackendsBusy,
+        AttemptFailure::Held(Withheld::CapabilityMissing, _) => ErrorCode::CapabilityMismatch,
+        AttemptFailure::Held(Withheld::ContextTooShort(_), _) => ErrorCode::ContextLengthExceeded,
+        AttemptFailure::Held(Withheld::TooLarge | Withheld::Client, _) => ErrorCode::InvalidRequest,
+        AttemptFailure::Held(
+            Withheld::KeyRejected
+            | Withheld::KeyInvalid
+            | Withheld::Forbidden
+            | Withheld::ModelMissing
+            | Withheld::OperationMissing
+            | Withheld::NoWork
+            | Withheld::NoResult
+            | Withheld::ServerError,
             _,
         ) => ErrorCode::BadUpstreamResponse,
-        Failure::TimedOut(code) => *code,
-        Failure::BadResponse(_) => ErrorCode::BadUpstreamResponse,
-        Failure::ClientGone => return None,
+        AttemptFailure::TimedOut(code) => *code,
+        AttemptFailure::BadResponse(_) => ErrorCode::BadUpstreamResponse,
+        AttemptFailure::ClientGone => return None,
     })
 }
 
@@ -109,20 +111,20 @@ pub(crate) fn code_of_status(status: u16) -> ErrorCode {
 }
 
 /// The message of a failure, without addresses.
-fn message_of(failure: &Failure) -> String {
+fn message_of(failure: &AttemptFailure) -> String {
     match failure {
-        Failure::NotSent(ConnectError::TimedOut) => {
+        AttemptFailure::NotSent(ConnectError::TimedOut) => {
             timeout_message(ErrorCode::ConnectTimeout).to_owned()
         }
-        Failure::NotSent(error @ ConnectError::OutOf(_)) => error.text().to_owned(),
-        Failure::NotSent(
+        AttemptFailure::NotSent(error @ ConnectError::OutOf(_)) => error.text().to_owned(),
+        AttemptFailure::NotSent(
             ConnectError::NoAddress
             | ConnectError::Refused
             | ConnectError::Tls
             | ConnectError::Http2
             | ConnectError::ClosedEarly,
         ) => "No backend accepted a connection".to_owned(),
-        Failure::NoResponse { end, .. } => {
+        AttemptFailure::NoResponse { end, .. } => {
             let ended = match end {
                 ConnectionEnd::Closed => "closed",
                 ConnectionEnd::Reset => "reset",
@@ -131,16 +133,16 @@ fn message_of(failure: &Failure) -> String {
                 "The backend {ended} the connection without a response, and may have processed the request"
             )
         }
-        Failure::Held(Refusal::NoWork, held) if held.body.is_empty() => {
+        AttemptFailure::Held(Withheld::NoWork, held) if held.body.is_empty() => {
             format!("The backend's response is empty (status {})", held.status)
         }
-        Failure::Held(Refusal::NoResult, held) => {
+        AttemptFailure::Held(Withheld::NoResult, held) => {
             format!("The backend's response is not that of an engine (status {})", held.status)
         }
-        Failure::Held(_, held) => format!("The backend responded with {}", held.status),
-        Failure::TimedOut(code) => timeout_message(*code).to_owned(),
-        Failure::BadResponse(reason) => reason.to_string(),
-        Failure::ClientGone => "The client left".to_owned(),
+        AttemptFailure::Held(_, held) => format!("The backend responded with {}", held.status),
+        AttemptFailure::TimedOut(code) => timeout_message(*code).to_owned(),
+        AttemptFailure::BadResponse(reason) => reason.to_string(),
+        AttemptFailure::ClientGone => "The client left".to_owned(),
     }
 }
 
@@ -218,7 +220,7 @@ impl OwnError {
     }
 
     /// The error after the last failed attempt.
-    pub(crate) fn from_failure(failure: &Failure) -> Self {
+    pub(crate) fn from_failure(failure: &AttemptFailure) -> Self {
         // Without a code nothing is sent: no client is left.
         Self::new(code_of(failure).unwrap_or(ErrorCode::InternalError), message_of(failure))
     }

@@ -23,7 +23,7 @@ use crate::proxy::response::{held_of, learn_framing, relay};
 use crate::proxy::rewrite::{adapt, remove_unsupported};
 use crate::proxy::shift_state::TooLong;
 use crate::upstream::disposition::{Disposition, SeenResponse};
-use crate::upstream::failure::{ConnectError, ExchangeError, Failure};
+use crate::upstream::failure::{AttemptFailure, ConnectError, ExchangeError};
 use crate::upstream::response_head::ResponseHead;
 
 /// The longest wait of a response's head for the body, or for its first event. A backend that does
@@ -61,7 +61,7 @@ pub(crate) trait TakeResponse: Send + Sync {
         flow: &mut Flow<'_>,
         request: &mut ScannedRequest,
         reply: Reply<'_>,
-    ) -> Result<AttemptEnd, Failure>;
+    ) -> Result<AttemptEnd, AttemptFailure>;
 }
 
 /// Makes one attempt at a decision, and reports its outcome to the backend's state.
@@ -86,7 +86,7 @@ pub(crate) async fn make_attempt(
         .and_then(|client| Attempt::start(flow.ctx, &decision, &fleet, client, &flow.proxy.seeds));
     let Some(mut attempt) = attempt else {
         debug_assert!(false, "a decision names a backend of the fleet it was made on");
-        return AttemptEnd::Failed(Failure::NotSent(ConnectError::NoAddress));
+        return AttemptEnd::Failed(AttemptFailure::NotSent(ConnectError::NoAddress));
     };
     let ended = run(flow, to, request, &mut attempt, &mut permit).await;
     let end = ended.unwrap_or_else(AttemptEnd::Failed);
@@ -111,7 +111,7 @@ async fn run(
     request: &mut ScannedRequest,
     attempt: &mut Attempt<'_>,
     permit: &mut Permit,
-) -> Result<AttemptEnd, Failure> {
+) -> Result<AttemptEnd, AttemptFailure> {
     match attempt.serving.conversion(request.profile.operation) {
         // There may be one from an attempt at another backend.
         None => request.conversion = None,
@@ -151,7 +151,7 @@ pub(crate) async fn judge(
     view: RequestView<'_>,
     reply: &mut Reply<'_>,
     is_gathered: bool,
-) -> Result<Disposition, Failure> {
+) -> Result<Disposition, AttemptFailure> {
     let status = reply.head.status;
     let is_success = matches!(status, 200..=299);
     let (mut has_started, mut is_over, mut late) = (false, false, None);
@@ -205,10 +205,10 @@ pub(crate) async fn judge(
         match read {
             Ok(()) if is_unseen => reply.attempt.serving.state.note_bytes(now()),
             Ok(()) => {}
-            Err(ExchangeError::ClientGone) => return Err(Failure::ClientGone),
+            Err(ExchangeError::ClientGone) => return Err(AttemptFailure::ClientGone),
             // Not a byte of the body has come, so that another attempt is possible.
             Err(ExchangeError::TimedOut(code)) if is_success && known == 0 => {
-                return Err(Failure::TimedOut(code));
+                return Err(AttemptFailure::TimedOut(code));
             }
             // The engine has started its response. The client gets what has come, with a visible
             // end: the relay meets the same error.
@@ -257,7 +257,7 @@ async fn deliver(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
     mut reply: Reply<'_>,
-) -> Result<AttemptEnd, Failure> {
+) -> Result<AttemptEnd, AttemptFailure> {
     Ok(match judge(request.view(flow.ctx), &mut reply, false).await? {
         Disposition::Relay => {
             // From here on there is no retry, so the body is released.
@@ -266,7 +266,7 @@ async fn deliver(
         }
         Disposition::Hold(refusal) => {
             let held = held_of(flow.proxy, request, reply, Some(refusal));
-            return Err(Failure::Held(refusal, held));
+            return Err(AttemptFailure::Held(refusal, held));
         }
         Disposition::ConvertError => send_refused(flow, request, reply).await,
         Disposition::Shorten(refusal) => {

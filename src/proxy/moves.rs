@@ -22,7 +22,7 @@ use crate::proxy::decision::reserve_better;
 use crate::proxy::exchange::Reply;
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, Reserved, ScannedRequest};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::AttemptFailure;
 
 /// The interval at which a waiting request looks for a better backend.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -83,7 +83,7 @@ impl Movable {
         flow: &Flow<'_>,
         request: &ScannedRequest,
         attempt: &'a Attempt<'a>,
-        reply: impl Future<Output = Result<Reply<'a>, Failure>>,
+        reply: impl Future<Output = Result<Reply<'a>, AttemptFailure>>,
     ) -> Result<Reply<'a>, AttemptEnd> {
         let mut reply = pin!(with_body(reply));
         let mut timer = pin!(tokio::time::sleep(INTERVAL));
@@ -105,8 +105,8 @@ impl Movable {
 }
 
 async fn with_body<'a>(
-    reply: impl Future<Output = Result<Reply<'a>, Failure>>,
-) -> Result<Reply<'a>, Failure> {
+    reply: impl Future<Output = Result<Reply<'a>, AttemptFailure>>,
+) -> Result<Reply<'a>, AttemptFailure> {
     let mut reply = reply.await?;
     let is_stream = reply.head.status == 200 && reply.head.stream.is_some();
     if is_stream && reply.exchange.connection.read.is_empty() {

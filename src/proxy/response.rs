@@ -29,9 +29,9 @@ use crate::proxy::response_fields::{add_decision, add_edits, add_tier, requested
 use crate::proxy::rewrite::{ResponseChange, change_of};
 use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{
-    HeldHead, Output, RelayEnd, RelayObserver, RelayTerms, ResponseSink, Timing,
+    HeldHead, RelayEnd, RelayObserver, RelayOutput, RelayTerms, ResponseSink, ServerTiming,
 };
-use crate::upstream::response_head::{Framing, ResponseHead};
+use crate::upstream::response_head::{BodyEnd, ResponseHead};
 use crate::upstream::response_monitor::ResponseMonitor;
 use broken_end::break_off;
 
@@ -78,7 +78,7 @@ pub(crate) async fn relay(
         started,
         timeouts: &attempt.serving.timeouts,
         observer: &mut progress,
-        output: Output { transform: transform.as_deref_mut(), held: held.as_mut(), key },
+        output: RelayOutput { transform: transform.as_deref_mut(), held: held.as_mut(), key },
     };
     let end = exchange.relay(client, &mut monitor, terms).await;
     if end == RelayEnd::LeftAfterEnd {
@@ -134,13 +134,13 @@ fn expect_end(head: &ResponseHead, result: Option<WholeResult>, monitor: &mut Re
         return;
     }
     monitor.expect_result(result);
-    if head.framing == Framing::UntilClose && head.is_json {
+    if head.framing == BodyEnd::UntilClose && head.is_json {
         monitor.expect_json();
     }
 }
 
 /// The timing that the client requests, if the configuration exposes decisions.
-fn timing_of(flow: &Flow<'_>) -> Option<Timing> {
+fn timing_of(flow: &Flow<'_>) -> Option<ServerTiming> {
     let is_exposed = flow.ctx.generation.config.routing.expose_decision;
     is_exposed.then(|| requested_timing(flow)).flatten()
 }
@@ -182,7 +182,7 @@ fn record_relay(ctx: &mut RequestContext, monitor: &ResponseMonitor, end: RelayE
 async fn send_head(
     client: &mut ClientSide<'_>,
     header: Box<ResponseHeader>,
-    timing: Option<Timing>,
+    timing: Option<ServerTiming>,
 ) -> pingora::Result<Option<HeldHead>> {
     match timing {
         Some(timing) => Ok(Some(HeldHead::new(header, timing))),
@@ -255,8 +255,8 @@ fn finish_head(
         timing.describe(header, Some(now()));
     }
     match head.framing {
-        Framing::Chunked | Framing::UntilClose => frame_open_end(header, &mut flow.client),
-        Framing::Empty | Framing::Length(_) => Ok(()),
+        BodyEnd::Chunked | BodyEnd::UntilClose => frame_open_end(header, &mut flow.client),
+        BodyEnd::Empty | BodyEnd::Length(_) => Ok(()),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::proxy::attempt::Attempt;
 use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::own_response::DECISION;
 use crate::proxy::request::{RequestView, ScannedRequest};
-use crate::upstream::relay::Timing;
+use crate::upstream::relay::ServerTiming;
 
 /// The tier of a backend that is below the one that the request's policy prefers.
 const TIER: HeaderName = HeaderName::from_static("x-penstock-tier");
@@ -111,7 +111,7 @@ fn ensemble_text(parts: EnsembleParts) -> String {
 
 /// `server-timing` as known before the first token, if the client requests it: the wait in the
 /// queue, and the prediction.
-pub(super) fn requested_timing(flow: &Flow<'_>) -> Option<Timing> {
+pub(super) fn requested_timing(flow: &Flow<'_>) -> Option<ServerTiming> {
     if !flow.client.head().headers.contains_key(&TIMING) {
         return None;
     }
@@ -125,7 +125,7 @@ pub(super) fn requested_timing(flow: &Flow<'_>) -> Option<Timing> {
         add_metric(&mut known, "predicted-tpot", predicted.tpot_us / 1000.0);
         add_metric(&mut known, "predicted-tpot-p90", predicted.tpot_p90_us / 1000.0);
     }
-    Some(Timing { since: flow.ctx.arrived_at, known })
+    Some(ServerTiming { since: flow.ctx.arrived_at, known })
 }
 
 fn add_metric(metrics: &mut String, name: &str, millis: f64) {

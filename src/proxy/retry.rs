@@ -30,12 +30,12 @@ use crate::proxy::retry::last_response::{
     send_admission_failure, send_engine_refusal, send_failure, send_own,
 };
 use crate::proxy::rewrite::context_shift::{learn_refusal, pass_over_small, shorten_for};
-use crate::upstream::failure::{Failure, Refusal};
+use crate::upstream::failure::{AttemptFailure, Withheld};
 use crate::upstream::retry_safety::safety_of;
 
 /// The attempt after which no other follows, unless the request finds a backend in the queue.
 struct LastAttempt {
-    failure: Failure,
+    failure: AttemptFailure,
     decision: RoutingDecision,
     fleet: Arc<Topology>,
     /// True if every backend that could take the request has been tried, or would refuse it.
@@ -147,7 +147,9 @@ fn after_attempt(
             return Next::Served(served);
         }
         AttemptEnd::Own { response, .. } => return Next::Own(Box::new(response)),
-        AttemptEnd::Failed(Failure::ClientGone) => return Next::Served(flow.ctx.end_cancelled()),
+        AttemptEnd::Failed(AttemptFailure::ClientGone) => {
+            return Next::Served(flow.ctx.end_cancelled());
+        }
         AttemptEnd::Failed(failure) => {
             let fleet = Arc::clone(&request.fleet);
             let is_refused_again = past.has_met_limit && failure.is_turned_away();
@@ -197,11 +199,11 @@ fn after_attempt(
 fn goes_on(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
-    failure: &Failure,
+    failure: &AttemptFailure,
     is_refused_again: bool,
 ) -> bool {
     let Some(decision) = request.decision else { return false };
-    let lacks_operation = failure.refusal() == Some(Refusal::OperationMissing)
+    let lacks_operation = failure.refusal() == Some(Withheld::OperationMissing)
         && decision.serving(&request.fleet).is_some_and(|serving| {
             let sent = serving.conversion(request.profile.operation);
             serving.state.lessons.lacking().contains(sent.unwrap_or(request.profile.operation))
@@ -214,7 +216,7 @@ fn goes_on(
             keep_to_cooling(flow, request);
         }
     } else {
-        if let Some(Refusal::ContextTooShort(context)) = failure.refusal()
+        if let Some(Withheld::ContextTooShort(context)) = failure.refusal()
             && let Some(model) = request.fleet.model(decision.model)
         {
             request.tried.insert_all(&model.without_longer_context(&request.profile, context));
@@ -239,7 +241,11 @@ fn goes_on(
 
 /// Takes a retry if the failure is safe to retry, and neither `routing.max_retries` nor the retry
 /// budget is used up.
-pub(crate) fn take_retry(flow: &mut Flow<'_>, request: &ScannedRequest, failure: &Failure) -> bool {
+pub(crate) fn take_retry(
+    flow: &mut Flow<'_>,
+    request: &ScannedRequest,
+    failure: &AttemptFailure,
+) -> bool {
     flow.ctx.record.routing.lost_connections += u32::from(failure.is_lost_connection());
     let routing = &flow.ctx.generation.config.routing;
     let safety = match safety_of(failure) {

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use super::body_decoder::BodyDecoder;
 use super::failure::{ConnectionEnd, ExchangeError};
 use super::http1::Exchange;
-use super::response_head::{BadResponse, Framing};
+use super::response_head::{BodyEnd, InvalidResponse};
 
 /// The payload of a part of a body. A payload that arrived in one read is not copied.
 enum Payload {
@@ -25,7 +25,7 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    pub(crate) fn new(framing: Framing) -> Self {
+    pub(crate) fn new(framing: BodyEnd) -> Self {
         let payload = Payload::OneRead(Bytes::new());
         Self { decoder: BodyDecoder::new(framing), payload, room: 0, is_closed: false }
     }
@@ -89,7 +89,7 @@ impl Beginning {
     ///
     /// # Errors
     /// When the content of `read` is malformed.
-    pub(crate) fn take(&mut self, read: &mut BytesMut) -> Result<Bytes, BadResponse> {
+    pub(crate) fn take(&mut self, read: &mut BytesMut) -> Result<Bytes, InvalidResponse> {
         match self.payload().is_empty() {
             true => self.decoder.take(read),
             // If the bytes after it are malformed, the next call reports it.
@@ -97,7 +97,7 @@ impl Beginning {
         }
     }
 
-    fn decode(&mut self, read: &mut BytesMut) -> Result<(), BadResponse> {
+    fn decode(&mut self, read: &mut BytesMut) -> Result<(), InvalidResponse> {
         let decoded = self.decoder.take(read)?;
         match &mut self.payload {
             Payload::OneRead(first) if first.is_empty() => *first = decoded,
@@ -122,7 +122,10 @@ impl Exchange<'_> {
     ///
     /// # Errors
     /// When it is malformed.
-    pub(crate) fn take_arrived(&mut self, started: &mut Beginning) -> Result<bool, BadResponse> {
+    pub(crate) fn take_arrived(
+        &mut self,
+        started: &mut Beginning,
+    ) -> Result<bool, InvalidResponse> {
         started.decode(&mut self.connection.read)?;
         Ok(started.is_whole() || !started.payload().is_empty())
     }

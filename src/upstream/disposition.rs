@@ -14,9 +14,9 @@ use penstock_scan::{
 
 use self::content::is_foreign;
 pub(crate) use self::contexts::Contexts;
-use crate::upstream::failure::Refusal;
+use crate::upstream::failure::Withheld;
 use crate::upstream::named_resource::names_resource;
-use crate::upstream::response_head::Framing;
+use crate::upstream::response_head::BodyEnd;
 
 /// The maximum number of bytes of a response that are read before its disposition is decided.
 pub(crate) const MAX_HELD: usize = 64 * 1024;
@@ -90,7 +90,7 @@ impl ResponseTerms<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SeenResponse<'a> {
     pub(crate) status: u16,
-    pub(crate) framing: Framing,
+    pub(crate) framing: BodyEnd,
     /// The framing of a body that is a stream.
     pub(crate) stream: Option<StreamFraming>,
     /// True if the head declares a JSON body.
@@ -123,7 +123,7 @@ pub(crate) enum Disposition {
     /// It goes to the client as it comes.
     Relay,
     /// It does not go to the client, while another backend may do better.
-    Hold(Refusal),
+    Hold(Withheld),
     /// It goes to the client as an error of the client's dialect.
     ConvertError,
     /// The request is too long for this backend, and may be shortened.
@@ -141,7 +141,7 @@ impl Disposition {
         match seen.status {
             200..=299 => of_success(terms, seen),
             // A redirect is no response of an engine, and its target is the operator's matter.
-            300..=399 if is_judged(terms.operation) => Some(Self::Hold(Refusal::NoResult)),
+            300..=399 if is_judged(terms.operation) => Some(Self::Hold(Withheld::NoResult)),
             _ => of_error(terms, seen),
         }
     }
@@ -151,10 +151,10 @@ fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disp
     if !is_judged(terms.operation) {
         return Some(Disposition::Relay);
     }
-    let is_empty = matches!(seen.framing, Framing::Empty | Framing::Length(0));
+    let is_empty = matches!(seen.framing, BodyEnd::Empty | BodyEnd::Length(0));
     // Neither status has a body (RFC 9110 §15.3.5 and §15.3.6), and inference has a result.
     if matches!(seen.status, 204 | 205) || (is_empty && !may_be_empty(terms, seen)) {
-        return Some(Disposition::Hold(Refusal::NoWork));
+        return Some(Disposition::Hold(Withheld::NoWork));
     }
     // Bytes of a content coding cannot go on a stream whose head names none.
     if seen.is_encoded || is_empty {
@@ -192,7 +192,7 @@ fn of_stream(
     Some(match read(terms.sent, framing, body, is_whole) {
         FirstEvent::Incomplete if body.len() < longest => return None,
         FirstEvent::Missing if terms.is_load && !body.trim_ascii().is_empty() => Disposition::Relay,
-        FirstEvent::Missing => Disposition::Hold(Refusal::NoWork),
+        FirstEvent::Missing => Disposition::Hold(Withheld::NoWork),
         FirstEvent::Failed(place) => {
             Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
         }
@@ -212,16 +212,17 @@ fn of_whole(
     // Read whatever type the head declares: some engines declare none, or a wrong one.
     let body = body?;
     // A large response is no error.
-    let is_large = matches!(seen.framing, Framing::Length(length) if length > MAX_HELD as u64);
-    let is_short = !is_large && body.len() < MAX_HELD;
+    let is_short = !seen.is_large() && body.len() < MAX_HELD;
     let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
     Some(match text.first() {
-        None if seen.is_whole && !may_be_empty(terms, seen) => Disposition::Hold(Refusal::NoWork),
+        None if seen.is_whole && !may_be_empty(terms, seen) => Disposition::Hold(Withheld::NoWork),
         // Its client gets nothing before its end.
         None | Some(b'{') if terms.is_converted && !seen.is_whole && is_short => return None,
         // White space before the end is relayed: it keeps a client's connection alive.
         None => Disposition::Relay,
-        Some(b'{' | b'[') if seen.is_whole && is_void(text) => Disposition::Hold(Refusal::NoResult),
+        Some(b'{' | b'[') if seen.is_whole && is_void(text) => {
+            Disposition::Hold(Withheld::NoResult)
+        }
         Some(b'{')
             if seen.is_whole
                 && (reports_failure(text) || has_failed_before_output(terms, seen, text)) =>
@@ -237,7 +238,7 @@ fn of_whole(
         Some(b'{' | b'[') => Disposition::Relay,
         // Neither an object nor a list, such as the page of a web server.
         Some(_) if is_foreign(terms.operation.row().result, seen, text) => {
-            Disposition::Hold(Refusal::NoResult)
+            Disposition::Hold(Withheld::NoResult)
         }
         Some(_) => Disposition::Relay,
     })
@@ -255,7 +256,7 @@ fn has_failed_before_output(
         && reports_failed_result(body)
         && (terms.retries_5xx
             || seen.result != Some(WholeResult::Filled)
-            || refusal_of(terms, body) != Refusal::NoWork)
+            || refusal_of(terms, body) != Withheld::NoWork)
 }
 
 /// Returns whether the result may be empty: the text of a sound without words.
@@ -269,40 +270,39 @@ fn is_no_result(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>, body: &[u8])
 }
 
 /// The reason to hold back a response that is no result of an engine.
-fn no_result(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
+fn no_result(terms: &ResponseTerms<'_>, error: &[u8]) -> Withheld {
     match refusal_of(terms, error) {
-        Refusal::NoWork => Refusal::NoResult,
+        Withheld::NoWork => Withheld::NoResult,
         refusal => refusal,
     }
 }
 
 /// The reason to hold back a response that reports a failure with a good status.
-fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Refusal {
+fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Withheld {
     match ErrorMeaning::read(error, terms.model, terms.body) {
-        ErrorMeaning::RateLimited => Refusal::RateLimited,
-        ErrorMeaning::TooLarge => Refusal::TooLarge,
-        ErrorMeaning::OutOfCredit if terms.key == SentKey::Own => Refusal::KeyRejected,
-        ErrorMeaning::Overloaded => Refusal::Overloaded,
-        ErrorMeaning::ModelMissing => Refusal::ModelMissing,
+        ErrorMeaning::RateLimited => Withheld::RateLimited,
+        ErrorMeaning::TooLarge => Withheld::TooLarge,
+        ErrorMeaning::OutOfCredit if terms.key == SentKey::Own => Withheld::KeyRejected,
+        ErrorMeaning::Overloaded => Withheld::Overloaded,
+        ErrorMeaning::ModelMissing => Withheld::ModelMissing,
         ErrorMeaning::PathMissing => {
-            refusal_of_status(terms, 404, error).unwrap_or(Refusal::NoWork)
+            refusal_of_status(terms, 404, error).unwrap_or(Withheld::NoWork)
         }
         ErrorMeaning::OutOfCredit | ErrorMeaning::NamedMissing | ErrorMeaning::Moderated => {
-            Refusal::Client
+            Withheld::Client
         }
         // As with the status that it should have had.
         ErrorMeaning::KeyRefused(status) | ErrorMeaning::Client(status) => {
-            refusal_of_status(terms, status, error).unwrap_or(Refusal::Client)
+            refusal_of_status(terms, status, error).unwrap_or(Withheld::Client)
         }
-        ErrorMeaning::Other => Refusal::NoWork,
+        ErrorMeaning::Other => Withheld::NoWork,
     }
 }
 
 fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disposition> {
     // A large error is passed on, whatever it says, unless its status says enough.
-    let is_large = matches!(seen.framing, Framing::Length(length) if length > MAX_HELD as u64);
     let body = match seen.body {
-        None if is_large => &[],
+        None if seen.is_large() => &[],
         None if !reads_error(terms, seen.status) => return Some(Disposition::Relay),
         None => return None,
         Some(body) if !seen.is_whole && body.len() < MAX_HELD => return None,
@@ -316,11 +316,11 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Dispos
     if let Some(contexts) = terms.contexts
         && let Some(context) = read_refusal(body).and_then(|refusal| contexts.exceeded(&refusal))
     {
-        return Some(Disposition::Hold(Refusal::ContextTooShort(context)));
+        return Some(Disposition::Hold(Withheld::ContextTooShort(context)));
     }
     let missing = terms.missing(body);
     if !missing.is_empty() && terms.elsewhere.contains(missing) {
-        return Some(Disposition::Hold(Refusal::CapabilityMissing));
+        return Some(Disposition::Hold(Withheld::CapabilityMissing));
     }
     // All of it, or nothing: the engine would refuse what is left of it again.
     if !missing.is_empty() && terms.may_drop.contains(missing) {
@@ -350,42 +350,42 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
 
 /// The reason to hold back a response of this status, by the table of the rule on outcomes; `None`
 /// if it goes to the client.
-fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Refusal> {
+fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Withheld> {
     let meaning = || ErrorMeaning::read(body, terms.model, terms.body);
     let is_own = terms.key == SentKey::Own;
     match status {
         429 => {
             return match meaning() {
-                ErrorMeaning::TooLarge => Some(Refusal::TooLarge),
-                ErrorMeaning::OutOfCredit => is_own.then_some(Refusal::KeyRejected),
-                _ => Some(Refusal::RateLimited),
+                ErrorMeaning::TooLarge => Some(Withheld::TooLarge),
+                ErrorMeaning::OutOfCredit => is_own.then_some(Withheld::KeyRejected),
+                _ => Some(Withheld::RateLimited),
             };
         }
-        503 | 529 => return Some(Refusal::Overloaded),
+        503 | 529 => return Some(Withheld::Overloaded),
         _ if !is_judged(terms.operation) => {
-            return (terms.retries_5xx && status >= 500).then_some(Refusal::ServerError);
+            return (terms.retries_5xx && status >= 500).then_some(Withheld::ServerError);
         }
         _ => {}
     }
     match (status, meaning()) {
-        (400.., ErrorMeaning::KeyRefused(401)) if is_own => Some(Refusal::KeyInvalid),
-        (400.., ErrorMeaning::KeyRefused(_)) if is_own => Some(Refusal::KeyRejected),
+        (400.., ErrorMeaning::KeyRefused(401)) if is_own => Some(Withheld::KeyInvalid),
+        (400.., ErrorMeaning::KeyRefused(_)) if is_own => Some(Withheld::KeyRejected),
         // The operator's key is rejected, or its account is empty: other backends have other
         // accounts.
-        (401 | 402, _) if is_own => Some(Refusal::KeyRejected),
-        (500.., ErrorMeaning::OutOfCredit) if is_own => Some(Refusal::KeyRejected),
+        (401 | 402, _) if is_own => Some(Withheld::KeyRejected),
+        (500.., ErrorMeaning::OutOfCredit) if is_own => Some(Withheld::KeyRejected),
         // Clients can make a backend quote words in a 400: a fault counts for the client alone.
-        (400, ErrorMeaning::OutOfCredit) if is_own => Some(Refusal::Forbidden),
+        (400, ErrorMeaning::OutOfCredit) if is_own => Some(Withheld::Forbidden),
         // Moderation is about the prompt, not about penstock's key.
         (403, ErrorMeaning::Moderated) => None,
-        (403, _) if is_own => Some(Refusal::Forbidden),
-        (404, ErrorMeaning::ModelMissing) => Some(Refusal::ModelMissing),
+        (403, _) if is_own => Some(Withheld::Forbidden),
+        (404, ErrorMeaning::ModelMissing) => Some(Withheld::ModelMissing),
         (404, ErrorMeaning::NamedMissing) => None,
         // The engine may be too old for the path: another one may know it.
-        (404 | 405 | 501, _) if !terms.is_path_known() => Some(Refusal::OperationMissing),
-        (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Refusal::RateLimited),
-        (400.., ErrorMeaning::Overloaded) if status >= 500 => Some(Refusal::Overloaded),
-        (500.., _) if terms.retries_5xx => Some(Refusal::ServerError),
+        (404 | 405 | 501, _) if !terms.is_path_known() => Some(Withheld::OperationMissing),
+        (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Withheld::RateLimited),
+        (400.., ErrorMeaning::Overloaded) if status >= 500 => Some(Withheld::Overloaded),
+        (500.., _) if terms.retries_5xx => Some(Withheld::ServerError),
         _ => None,
     }
 }

@@ -8,7 +8,7 @@ use penstock_api::ErrorCode;
 use penstock_api::units::TokenCount;
 use pingora::http::ResponseHeader;
 
-use super::response_head::BadResponse;
+use super::response_head::InvalidResponse;
 use super::retry_after::retry_after;
 use super::shortage::Shortage;
 use crate::wire::body_budget::BodyClaim;
@@ -68,7 +68,7 @@ pub(crate) enum ExchangeError {
     /// The backend ended the connection after the whole request, before or within its response.
     Ended(ConnectionEnd),
     /// The response cannot be relayed.
-    BadResponse(BadResponse),
+    BadResponse(InvalidResponse),
 }
 
 /// A response that is withheld from the client, because another backend may do better.
@@ -92,7 +92,7 @@ impl HeldResponse {
 
 /// The reason why a response is withheld from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum Withheld {
     /// The backend limits the rate of its client. Every other backend may enforce the same limit.
     RateLimited,
     /// The request is larger than a limit of the client's rate: no wait helps it, and others are
@@ -128,7 +128,7 @@ pub(crate) enum Refusal {
 
 /// The failure of an attempt before a byte of a response reached the client.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum AttemptFailure {
     /// No connection, or it closed before the whole request was written.
     NotSent(ConnectError),
     /// The backend ended the connection without a byte of a response. `is_unread`: it cannot have
@@ -138,15 +138,15 @@ pub(crate) enum Failure {
         is_unread: bool,
     },
     /// The response is withheld.
-    Held(Refusal, HeldResponse),
+    Held(Withheld, HeldResponse),
     TimedOut(ErrorCode),
     /// The response cannot be relayed.
-    BadResponse(BadResponse),
+    BadResponse(InvalidResponse),
     ClientGone,
 }
 
-impl Failure {
-    /// The failure that `error` means. `is_unread`: see [`Failure::NoResponse`].
+impl AttemptFailure {
+    /// The failure that `error` means. `is_unread`: see [`AttemptFailure::NoResponse`].
     pub(crate) fn from_exchange(error: ExchangeError, is_unread: bool) -> Self {
         match error {
             ExchangeError::ClientGone => Self::ClientGone,
@@ -158,7 +158,7 @@ impl Failure {
     }
 
     /// The reason why a response is withheld, if there is one.
-    pub(crate) fn refusal(&self) -> Option<Refusal> {
+    pub(crate) fn refusal(&self) -> Option<Withheld> {
         match self {
             Self::Held(refusal, _) => Some(*refusal),
             _ => None,
@@ -168,7 +168,7 @@ impl Failure {
     /// Returns whether a refusal says what is wrong with the request: another backend may serve it,
     /// but says no better why it does not.
     pub(crate) fn explains_request(&self) -> bool {
-        matches!(self.refusal(), Some(Refusal::ContextTooShort(_) | Refusal::CapabilityMissing))
+        matches!(self.refusal(), Some(Withheld::ContextTooShort(_) | Withheld::CapabilityMissing))
     }
 
     /// The wait that a refusal requests.
@@ -182,14 +182,14 @@ impl Failure {
     /// Returns whether the backend refused the request because it is busy, and has not started on
     /// it.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Self::Held(Refusal::RateLimited | Refusal::Overloaded, _))
+        matches!(self, Self::Held(Withheld::RateLimited | Withheld::Overloaded, _))
     }
 
     /// Returns whether the backend limits the client's rate. Such a refusal is retried on one other
     /// backend only: a limit of the model or the key would be met everywhere, and every refusal
     /// starts a cooldown, or costs another account a request that is too large.
     pub(crate) fn is_rate_limit(&self) -> bool {
-        matches!(self, Self::Held(Refusal::RateLimited | Refusal::TooLarge, _))
+        matches!(self, Self::Held(Withheld::RateLimited | Withheld::TooLarge, _))
     }
 
     /// Returns whether the backend refused the request for a lack of room or for a limit.

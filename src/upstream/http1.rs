@@ -14,7 +14,7 @@ use super::connection::{Connection, READ_CHUNK};
 use super::failure::{ConnectionEnd, ExchangeError};
 use super::interrupt::Interrupts;
 use super::request_writer::RequestParts;
-use super::response_head::{BadResponse, HeadReader, ResponseHead};
+use super::response_head::{InvalidResponse, ResponseHead, ResponseHeadReader};
 use crate::wire::poll_read_into;
 
 /// The longest single read of a response.
@@ -74,7 +74,7 @@ impl<'a> Exchange<'a> {
     }
 
     async fn read_head(&mut self) -> Result<ResponseHead, ExchangeError> {
-        let mut reader = HeadReader::new(self.accepts_switch);
+        let mut reader = ResponseHeadReader::new(self.accepts_switch);
         loop {
             if !self.connection.read.is_empty() {
                 let parsed = reader.parse(&mut self.connection.read);
@@ -87,7 +87,7 @@ impl<'a> Exchange<'a> {
                 // byte may be retried.
                 let is_cut = !self.connection.read.is_empty();
                 return Err(match is_cut {
-                    true => ExchangeError::BadResponse(BadResponse::NotHttp),
+                    true => ExchangeError::BadResponse(InvalidResponse::NotHttp),
                     false => ExchangeError::Ended(ConnectionEnd::Closed),
                 });
             }
@@ -95,10 +95,10 @@ impl<'a> Exchange<'a> {
     }
 
     /// Refuses an encoded payload that must be read. For an error the status is enough.
-    fn check_coding(&self, head: ResponseHead) -> Result<ResponseHead, BadResponse> {
+    fn check_coding(&self, head: ResponseHead) -> Result<ResponseHead, InvalidResponse> {
         let must_be_plain = self.needs_payload && matches!(head.status, 200..=299);
         match head.coding().filter(|_| must_be_plain) {
-            Some(coding) => Err(BadResponse::Encoded(coding)),
+            Some(coding) => Err(InvalidResponse::Encoded(coding)),
             None => Ok(head),
         }
     }

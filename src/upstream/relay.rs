@@ -67,11 +67,11 @@ pub(crate) struct RelayTerms<'a> {
     pub(crate) started: Beginning,
     pub(crate) timeouts: &'a TimeoutsConfig,
     pub(crate) observer: &'a mut dyn RelayObserver,
-    pub(crate) output: Output<'a>,
+    pub(crate) output: RelayOutput<'a>,
 }
 
 /// The changes of a response on its way to the client.
-pub(crate) struct Output<'a> {
+pub(crate) struct RelayOutput<'a> {
     pub(crate) transform: Option<&'a mut (dyn Transform + 'static)>,
     /// The head of the response, if the client gets it with the first token.
     pub(crate) held: Option<&'a mut HeldHead>,
@@ -79,7 +79,7 @@ pub(crate) struct Output<'a> {
     pub(crate) key: Option<OwnKey<'a>>,
 }
 
-impl Output<'_> {
+impl RelayOutput<'_> {
     /// Writes a part of the payload, which may be empty, after the held head.
     async fn write(
         &mut self,
@@ -164,11 +164,11 @@ const MAX_LAST_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct HeldHead {
     header: Option<Box<ResponseHeader>>,
     payload: BytesMut,
-    timing: Timing,
+    timing: ServerTiming,
 }
 
 impl HeldHead {
-    pub(crate) fn new(header: Box<ResponseHeader>, timing: Timing) -> Self {
+    pub(crate) fn new(header: Box<ResponseHeader>, timing: ServerTiming) -> Self {
         Self { header: Some(header), payload: BytesMut::new(), timing }
     }
 
@@ -191,14 +191,14 @@ impl HeldHead {
 }
 
 /// The content of a `server-timing` field.
-pub(crate) struct Timing {
+pub(crate) struct ServerTiming {
     /// The arrival of the request.
     pub(crate) since: Timestamp,
     /// The metrics that are known before the first token, each followed by a comma.
     pub(crate) known: String,
 }
 
-impl Timing {
+impl ServerTiming {
     /// Adds the field, with the time to the first token if it has passed.
     pub(crate) fn describe(&self, header: &mut ResponseHeader, first_token: Option<Timestamp>) {
         let mut text = self.known.clone();

@@ -24,8 +24,8 @@ use http::header::{self, HeaderName, HeaderValue};
 use pingora::http::ResponseHeader;
 use smallvec::SmallVec;
 
-use self::fields::Facts;
-pub use self::fields::{BadResponse, Framing};
+use self::fields::HeadFacts;
+pub use self::fields::{BodyEnd, InvalidResponse};
 use penstock_api::StreamFraming;
 use penstock_api::content_coding::{CodingError, ContentCoding};
 
@@ -42,7 +42,7 @@ pub struct ResponseHead {
     pub header: Box<ResponseHeader>,
     pub status: u16,
     /// The end of the body.
-    pub framing: Framing,
+    pub framing: BodyEnd,
     /// True if the connection may carry another request.
     pub keeps_alive: bool,
     /// The time for which the backend keeps the connection idle, by its `Keep-Alive` field.
@@ -74,13 +74,13 @@ impl ResponseHead {
 
 /// Reads heads off the front of a buffer, skipping interim ones.
 #[derive(Debug, Default)]
-pub struct HeadReader {
+pub struct ResponseHeadReader {
     interim: u32,
     /// True if a 101 is the response, because the client requested a switch.
     accepts_switch: bool,
 }
 
-impl HeadReader {
+impl ResponseHeadReader {
     /// A reader for the response; `accepts_switch` if the request may switch protocols.
     pub(super) fn new(accepts_switch: bool) -> Self {
         Self { interim: 0, accepts_switch }
@@ -90,7 +90,7 @@ impl HeadReader {
     ///
     /// # Errors
     /// When the bytes cannot become a response.
-    pub fn parse(&mut self, read: &mut BytesMut) -> Result<Option<ResponseHead>, BadResponse> {
+    pub fn parse(&mut self, read: &mut BytesMut) -> Result<Option<ResponseHead>, InvalidResponse> {
         loop {
             // Not initialised: that would take longer than parsing a usual head.
             let mut slots = [const { MaybeUninit::uninit() }; MAX_HEADERS];
@@ -100,22 +100,24 @@ impl HeadReader {
                 match parser.parse_response_with_uninit_headers(&mut parsed, read, &mut slots) {
                     Ok(httparse::Status::Complete(length)) => length,
                     Ok(httparse::Status::Partial) if read.len() > MAX_HEAD_BYTES => {
-                        return Err(BadResponse::HeadTooLarge);
+                        return Err(InvalidResponse::HeadTooLarge);
                     }
                     Ok(httparse::Status::Partial) => return Ok(None),
-                    Err(httparse::Error::TooManyHeaders) => return Err(BadResponse::HeadTooLarge),
-                    Err(_) => return Err(BadResponse::NotHttp),
+                    Err(httparse::Error::TooManyHeaders) => {
+                        return Err(InvalidResponse::HeadTooLarge);
+                    }
+                    Err(_) => return Err(InvalidResponse::NotHttp),
                 };
             let (Some(status), Some(minor)) = (parsed.code, parsed.version) else {
                 debug_assert!(false, "a complete head has a status and a version");
-                return Err(BadResponse::NotHttp);
+                return Err(InvalidResponse::NotHttp);
             };
             match status {
-                101 if !self.accepts_switch => return Err(BadResponse::Switching),
+                101 if !self.accepts_switch => return Err(InvalidResponse::Switching),
                 100 | 102..=199 => {
                     self.interim += 1;
                     if self.interim > MAX_INTERIM_RESPONSES {
-                        return Err(BadResponse::Interim);
+                        return Err(InvalidResponse::Interim);
                     }
                     read.advance(length);
                 }
@@ -133,12 +135,12 @@ impl HeadReader {
 /// responses included: for tests and fuzz targets.
 ///
 /// # Errors
-/// Those of [`HeadReader::parse`].
+/// Those of [`ResponseHeadReader::parse`].
 pub fn read_in_pieces(
     bytes: &[u8],
     piece: usize,
-) -> Result<Option<(ResponseHead, usize)>, BadResponse> {
-    let (mut reader, mut read, mut fed) = (HeadReader::default(), BytesMut::new(), 0);
+) -> Result<Option<(ResponseHead, usize)>, InvalidResponse> {
+    let (mut reader, mut read, mut fed) = (ResponseHeadReader::default(), BytesMut::new(), 0);
     for part in bytes.chunks(piece.max(1)) {
         read.extend_from_slice(part);
         fed += part.len();
@@ -195,11 +197,11 @@ impl Span {
     }
 
     /// The range of `head` that the span covers.
-    fn range(self, head: &[u8]) -> Result<Range<usize>, BadResponse> {
+    fn range(self, head: &[u8]) -> Result<Range<usize>, InvalidResponse> {
         let range = self.start as usize..self.end as usize;
         let is_inside = range.end <= head.len();
         debug_assert!(is_inside, "a field lies outside of the head it was parsed from");
-        is_inside.then_some(range).ok_or(BadResponse::NotHttp)
+        is_inside.then_some(range).ok_or(InvalidResponse::NotHttp)
     }
 }
 
@@ -207,20 +209,20 @@ fn to_head(
     spans: &[FieldSpan],
     head: &Bytes,
     line: StatusLine,
-) -> Result<ResponseHead, BadResponse> {
+) -> Result<ResponseHead, InvalidResponse> {
     let mut header = ResponseHeader::build_no_case(line.status, Some(spans.len() + 4))
-        .map_err(|_status_out_of_range| BadResponse::NotHttp)?;
-    let mut facts = Facts { keeps_alive: line.minor == 1, ..Facts::default() };
+        .map_err(|_status_out_of_range| InvalidResponse::NotHttp)?;
+    let mut facts = HeadFacts { keeps_alive: line.minor == 1, ..HeadFacts::default() };
     for span in spans {
-        let name = head.get(span.name.range(head)?).ok_or(BadResponse::NotHttp)?;
-        let name = HeaderName::from_bytes(name).map_err(|_bad_name| BadResponse::NotHttp)?;
+        let name = head.get(span.name.range(head)?).ok_or(InvalidResponse::NotHttp)?;
+        let name = HeaderName::from_bytes(name).map_err(|_bad_name| InvalidResponse::NotHttp)?;
         let value = head.slice(span.value.range(head)?);
         let value =
-            HeaderValue::from_maybe_shared(value).map_err(|_bad_value| BadResponse::NotHttp)?;
+            HeaderValue::from_maybe_shared(value).map_err(|_bad_value| InvalidResponse::NotHttp)?;
         if facts.read_field(&name, &value)? {
             header
                 .append_header(name, value)
-                .map_err(|_cannot_append| BadResponse::HeadTooLarge)?;
+                .map_err(|_cannot_append| InvalidResponse::HeadTooLarge)?;
         }
     }
     // After all fields: `Connection` may follow the fields that it names.
@@ -229,18 +231,18 @@ fn to_head(
     }
     if facts.is_chunked && line.minor == 0 {
         // HTTP/1.0 has no chunks: other readers would take them for the body.
-        return Err(BadResponse::Framing);
+        return Err(InvalidResponse::Framing);
     }
     let framing = facts.framing(line.status)?;
-    if let Framing::Length(length) = framing {
+    if let BodyEnd::Length(length) = framing {
         header
             .insert_header(header::CONTENT_LENGTH, HeaderValue::from(length))
-            .map_err(|_cannot_insert| BadResponse::Framing)?;
+            .map_err(|_cannot_insert| InvalidResponse::Framing)?;
     }
     Ok(ResponseHead {
         status: line.status,
         framing,
-        keeps_alive: facts.keeps_alive && framing != Framing::UntilClose,
+        keeps_alive: facts.keeps_alive && framing != BodyEnd::UntilClose,
         keep_alive: facts.keep_alive,
         stream: facts.stream,
         is_json: facts.is_json,
@@ -254,8 +256,8 @@ fn to_head(
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Option<ResponseHead>, BadResponse> {
-        HeadReader::default().parse(&mut BytesMut::from(text))
+    fn parse(text: &str) -> Result<Option<ResponseHead>, InvalidResponse> {
+        ResponseHeadReader::default().parse(&mut BytesMut::from(text))
     }
 
     #[test]
@@ -277,10 +279,10 @@ mod tests {
     #[test]
     fn contradictory_framing_is_refused() {
         let head = |text| parse(text).unwrap().unwrap().framing;
-        assert_eq!(head("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"), Framing::Length(5));
-        assert_eq!(head("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n"), Framing::Chunked);
-        assert_eq!(head("HTTP/1.1 200 OK\r\n\r\n"), Framing::UntilClose);
-        assert_eq!(head("HTTP/1.1 204 No Content\r\n\r\n"), Framing::Empty);
+        assert_eq!(head("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"), BodyEnd::Length(5));
+        assert_eq!(head("HTTP/1.1 200 OK\r\ntransfer-encoding: Chunked\r\n\r\n"), BodyEnd::Chunked);
+        assert_eq!(head("HTTP/1.1 200 OK\r\n\r\n"), BodyEnd::UntilClose);
+        assert_eq!(head("HTTP/1.1 204 No Content\r\n\r\n"), BodyEnd::Empty);
         for bad in [
             "content-length: 5\r\ntransfer-encoding: chunked",
             "content-length: 5\r\ncontent-length: 6",
@@ -290,23 +292,23 @@ mod tests {
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked",
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{bad}\r\n\r\n");
-            assert_eq!(parse(&text).unwrap_err(), BadResponse::Framing, "{bad}");
+            assert_eq!(parse(&text).unwrap_err(), InvalidResponse::Framing, "{bad}");
         }
         let old = "HTTP/1.0 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
-        assert_eq!(parse(old).unwrap_err(), BadResponse::Framing);
+        assert_eq!(parse(old).unwrap_err(), InvalidResponse::Framing);
     }
 
     #[test]
     fn responses_that_are_not_http_are_refused() {
-        assert_eq!(parse("garbage\r\n\r\n").unwrap_err(), BadResponse::NotHttp);
-        assert_eq!(parse("<html>hello</html>").unwrap_err(), BadResponse::NotHttp);
+        assert_eq!(parse("garbage\r\n\r\n").unwrap_err(), InvalidResponse::NotHttp);
+        assert_eq!(parse("<html>hello</html>").unwrap_err(), InvalidResponse::NotHttp);
         assert_eq!(
             parse("HTTP/1.1 101 Switching Protocols\r\n\r\n").unwrap_err(),
-            BadResponse::Switching
+            InvalidResponse::Switching
         );
         assert!(parse("HTTP/1.1 200 OK\r\ncontent-le").unwrap().is_none());
         let endless = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(1025);
-        assert_eq!(parse(&endless).unwrap_err(), BadResponse::Interim);
+        assert_eq!(parse(&endless).unwrap_err(), InvalidResponse::Interim);
     }
 
     #[test]
@@ -326,7 +328,7 @@ mod tests {
     fn a_head_leaves_the_bytes_after_it_in_the_buffer() {
         let mut read =
             BytesMut::from("HTTP/1.1 200 OK\r\nx-a: 1\r\nx-b:  two \r\nx-c:  \r\n\r\nbody");
-        let head = HeadReader::default().parse(&mut read).unwrap().unwrap();
+        let head = ResponseHeadReader::default().parse(&mut read).unwrap().unwrap();
         assert_eq!(head.header.headers["x-a"], "1");
         assert_eq!(head.header.headers["x-b"], "two");
         assert_eq!(head.header.headers["x-c"], "");

@@ -26,37 +26,41 @@
 use penstock_core::routing::RetrySafety;
 
 use super::connection::Connection;
-use super::failure::{ConnectError, ConnectionEnd, ExchangeError, Failure, Refusal};
-use super::http2::stream::Http2Stream;
+use super::failure::{AttemptFailure, ConnectError, ConnectionEnd, ExchangeError, Withheld};
+use super::http2::stream::BackendStream;
 use super::shortage::Shortage;
 
 /// The rule for each failure.
-pub(crate) fn safety_of(failure: &Failure) -> RetrySafety {
+pub(crate) fn safety_of(failure: &AttemptFailure) -> RetrySafety {
     match failure {
         // Descriptors and memory are short for every backend; ports only for one address.
-        Failure::NotSent(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory)) => {
+        AttemptFailure::NotSent(ConnectError::OutOf(Shortage::Descriptors | Shortage::Memory)) => {
             RetrySafety::Unsafe
         }
-        Failure::NotSent(_) | Failure::NoResponse { is_unread: true, .. } => RetrySafety::Safe,
-        Failure::NoResponse { is_unread: false, .. } => RetrySafety::IfLostAllowed,
-        Failure::Held(refusal, _) => match refusal {
-            Refusal::RateLimited
-            | Refusal::TooLarge
-            | Refusal::Overloaded
-            | Refusal::KeyRejected
-            | Refusal::KeyInvalid
-            | Refusal::Forbidden
-            | Refusal::ModelMissing
-            | Refusal::OperationMissing
-            | Refusal::CapabilityMissing
-            | Refusal::ContextTooShort(_)
-            | Refusal::NoWork
-            | Refusal::NoResult
-            | Refusal::ServerError => RetrySafety::Safe,
+        AttemptFailure::NotSent(_) | AttemptFailure::NoResponse { is_unread: true, .. } => {
+            RetrySafety::Safe
+        }
+        AttemptFailure::NoResponse { is_unread: false, .. } => RetrySafety::IfLostAllowed,
+        AttemptFailure::Held(refusal, _) => match refusal {
+            Withheld::RateLimited
+            | Withheld::TooLarge
+            | Withheld::Overloaded
+            | Withheld::KeyRejected
+            | Withheld::KeyInvalid
+            | Withheld::Forbidden
+            | Withheld::ModelMissing
+            | Withheld::OperationMissing
+            | Withheld::CapabilityMissing
+            | Withheld::ContextTooShort(_)
+            | Withheld::NoWork
+            | Withheld::NoResult
+            | Withheld::ServerError => RetrySafety::Safe,
             // The request is at fault: every other backend would refuse it, too.
-            Refusal::Client => RetrySafety::Unsafe,
+            Withheld::Client => RetrySafety::Unsafe,
         },
-        Failure::TimedOut(_) | Failure::BadResponse(_) | Failure::ClientGone => RetrySafety::Unsafe,
+        AttemptFailure::TimedOut(_)
+        | AttemptFailure::BadResponse(_)
+        | AttemptFailure::ClientGone => RetrySafety::Unsafe,
     }
 }
 
@@ -67,7 +71,7 @@ pub(crate) fn request_is_unread(connection: &Connection, error: ExchangeError) -
     let ExchangeError::Ended(end) = error else {
         return matches!(error, ExchangeError::ClosedWhileSending);
     };
-    if let Some(stream) = connection.stream.as_any().downcast_ref::<Http2Stream>() {
+    if let Some(stream) = connection.stream.as_any().downcast_ref::<BackendStream>() {
         return stream.was_refused();
     }
     connection.has_unsent_bytes()
@@ -236,18 +240,18 @@ mod tests {
 
     #[test]
     fn only_requests_no_engine_can_have_started_are_safe_to_retry() {
-        let of = |failure: Failure| safety_of(&failure);
-        assert_eq!(of(Failure::NotSent(ConnectError::Refused)), RetrySafety::Safe);
-        let out_of = |shortage| of(Failure::NotSent(ConnectError::OutOf(shortage)));
+        let of = |failure: AttemptFailure| safety_of(&failure);
+        assert_eq!(of(AttemptFailure::NotSent(ConnectError::Refused)), RetrySafety::Safe);
+        let out_of = |shortage| of(AttemptFailure::NotSent(ConnectError::OutOf(shortage)));
         assert_eq!(out_of(Shortage::Descriptors), RetrySafety::Unsafe);
         assert_eq!(out_of(Shortage::Ports), RetrySafety::Safe, "towards one address");
         for end in [ConnectionEnd::Closed, ConnectionEnd::Reset] {
-            assert_eq!(of(Failure::NoResponse { end, is_unread: true }), RetrySafety::Safe);
-            let unanswered = Failure::NoResponse { end, is_unread: false };
+            assert_eq!(of(AttemptFailure::NoResponse { end, is_unread: true }), RetrySafety::Safe);
+            let unanswered = AttemptFailure::NoResponse { end, is_unread: false };
             assert_eq!(of(unanswered), RetrySafety::IfLostAllowed);
         }
-        let timeout = Failure::TimedOut(ErrorCode::FirstTokenTimeout);
+        let timeout = AttemptFailure::TimedOut(ErrorCode::FirstTokenTimeout);
         assert_eq!(of(timeout), RetrySafety::Unsafe);
-        assert_eq!(of(Failure::ClientGone), RetrySafety::Unsafe);
+        assert_eq!(of(AttemptFailure::ClientGone), RetrySafety::Unsafe);
     }
 }

@@ -19,7 +19,7 @@ pub fn whole(body: &[u8]) -> BodyParts<'_> {
 
 /// An edit: `text` in place of the bytes of `span`.
 #[derive(Debug, Clone, Copy)]
-struct Edit<'a> {
+struct Replacement<'a> {
     span: ByteSpan,
     text: &'a [u8],
 }
@@ -64,7 +64,7 @@ pub fn splice<'a>(body: &'a [u8], profile: &RequestProfile, name: &'a str) -> Bo
     if profile.model.of(body) == name.as_bytes() {
         return whole(body);
     }
-    edited(body, [Some(Edit { span: profile.model, text: name.as_bytes() }), None])
+    edited(body, [Some(Replacement { span: profile.model, text: name.as_bytes() }), None])
 }
 
 /// Adds the option that the stream ends with usage and, if given, replaces the model's name by
@@ -74,12 +74,13 @@ pub fn splice_usage<'a>(
     profile: &RequestProfile,
     name: Option<&'a str>,
 ) -> BodyParts<'a> {
-    let name = name.map(|name| Edit { span: profile.model, text: name.as_bytes() });
-    let usage = profile.usage_edit.map(|edit| Edit { span: edit.span, text: edit.text.as_bytes() });
+    let name = name.map(|name| Replacement { span: profile.model, text: name.as_bytes() });
+    let usage =
+        profile.usage_edit.map(|edit| Replacement { span: edit.span, text: edit.text.as_bytes() });
     edited(body, [name, usage])
 }
 
-fn edited<'a>(body: &'a [u8], edits: [Option<Edit<'a>>; 2]) -> BodyParts<'a> {
+fn edited<'a>(body: &'a [u8], edits: [Option<Replacement<'a>>; 2]) -> BodyParts<'a> {
     // Cut in the order of the body, where either edit may come first.
     let edits = match edits {
         [Some(first), Some(second)] if second.span.start < first.span.start => {
@@ -90,7 +91,7 @@ fn edited<'a>(body: &'a [u8], edits: [Option<Edit<'a>>; 2]) -> BodyParts<'a> {
     let mut parts = whole(&[]);
     let mut slots = parts.iter_mut();
     let mut at = 0;
-    for Edit { span, text } in edits.into_iter().flatten() {
+    for Replacement { span, text } in edits.into_iter().flatten() {
         let span = span.range();
         let (Some(before), Some(slot), Some(next)) =
             (body.get(at..span.start), slots.next(), slots.next())

@@ -3,7 +3,7 @@
 use penstock_api::OllamaRoute;
 use penstock_core::routing::Way;
 
-use crate::data_port::target::Target;
+use crate::data_port::target::PathTarget;
 use crate::direct::ambiguous_fields::{ambiguous, deciding};
 use crate::proxy::failure::OwnError;
 
@@ -12,16 +12,16 @@ use crate::proxy::failure::OwnError;
 ///
 /// # Errors
 /// When an engine may read a deciding field from the query.
-pub(super) fn check_query(query: &str, target: Target<'_>) -> Result<(), OwnError> {
+pub(super) fn check_query(query: &str, target: PathTarget<'_>) -> Result<(), OwnError> {
     match target {
-        Target::Operation(_)
-        | Target::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_)) => {
+        PathTarget::Operation(_)
+        | PathTarget::Ollama(OllamaRoute::Show | OllamaRoute::Command(_) | OllamaRoute::Blob(_)) => {
             match deciding(query).next() {
                 Some((field, _)) => Err(ambiguous(field, "in the query: it belongs in the body")),
                 None => Ok(()),
             }
         }
-        Target::Passthrough(Way::ByModel) => {
+        PathTarget::Passthrough(Way::ByModel) => {
             let mut models = deciding(query).filter(|(field, _)| *field == "model");
             match (models.next(), models.next()) {
                 (None, _) | (Some((_, true)), None) => Ok(()),
@@ -30,15 +30,15 @@ pub(super) fn check_query(query: &str, target: Target<'_>) -> Result<(), OwnErro
                 }
             }
         }
-        Target::Models
-        | Target::Model(_)
-        | Target::Health
-        | Target::StoredResponse { .. }
-        | Target::Usage(_)
-        | Target::Ollama(_)
-        | Target::Passthrough(Way::Backend(_))
-        | Target::Root
-        | Target::Unknown => Ok(()),
+        PathTarget::Models
+        | PathTarget::Model(_)
+        | PathTarget::Health
+        | PathTarget::StoredResponse { .. }
+        | PathTarget::Usage(_)
+        | PathTarget::Ollama(_)
+        | PathTarget::Passthrough(Way::Backend(_))
+        | PathTarget::Root
+        | PathTarget::Unknown => Ok(()),
     }
 }
 
@@ -48,7 +48,7 @@ mod tests {
 
     use super::*;
 
-    fn refused(path: &str, target: Target<'_>) -> Option<ErrorCode> {
+    fn refused(path: &str, target: PathTarget<'_>) -> Option<ErrorCode> {
         let uri: http::Uri = path.parse().unwrap();
         check_query(uri.query().unwrap(), target).err().map(|error| error.code)
     }
@@ -65,19 +65,21 @@ mod tests {
             "model[]=x",
             "stream=true",
         ] {
-            for target in [Target::Operation(Operation::Chat), Target::Ollama(OllamaRoute::Show)] {
+            for target in
+                [PathTarget::Operation(Operation::Chat), PathTarget::Ollama(OllamaRoute::Show)]
+            {
                 assert_eq!(refused(&format!("/p?{query}"), target), twin, "{query}");
             }
         }
         for query in ["api-version=1", "beta=true", "", "models=1"] {
-            let target = Target::Operation(Operation::Chat);
+            let target = PathTarget::Operation(Operation::Chat);
             assert_eq!(refused(&format!("/p?{query}"), target), None, "{query}");
         }
     }
 
     #[test]
     fn paths_by_model_take_one_plain_name() {
-        let target = Target::Passthrough(&Way::ByModel);
+        let target = PathTarget::Passthrough(&Way::ByModel);
         for query in ["model=m", "a=1&model=m", "limit=2", "stream=true&model=m"] {
             assert_eq!(refused(&format!("/p?{query}"), target), None, "{query}");
         }

@@ -20,13 +20,13 @@ use super::super::origin::Origin;
 /// stream after the bytes sent so far, so that a truncated response never looks complete. One task
 /// at a time uses it, so the lock is never contended; it is never held across an await.
 pub(crate) struct Http2Stream {
-    wire: Mutex<Wire>,
+    wire: Mutex<WireState>,
     origin: Origin,
     certificate: Option<Arc<CertificateNames>>,
     was_reset: AtomicBool,
 }
 
-struct Wire {
+struct WireState {
     body: RecvStream,
     /// The unread bytes of a frame that was longer than the last read.
     rest: Bytes,
@@ -51,7 +51,8 @@ impl Http2Stream {
         origin: Origin,
         certificate: Option<Arc<CertificateNames>>,
     ) -> Self {
-        let wire = Wire { body, rest: Bytes::new(), response: ResponseState::Nothing(response) };
+        let wire =
+            WireState { body, rest: Bytes::new(), response: ResponseState::Nothing(response) };
         Self { wire: Mutex::new(wire), origin, certificate, was_reset: AtomicBool::new(false) }
     }
 
@@ -86,7 +87,7 @@ impl Http2Stream {
         limit: usize,
     ) -> Poll<io::Result<usize>> {
         let mut wire = self.wire.lock();
-        let Wire { body, rest, .. } = &mut *wire;
+        let WireState { body, rest, .. } = &mut *wire;
         // An empty DATA frame is not the end of the body.
         while rest.is_empty() {
             match ready!(body.poll_data(cx)) {

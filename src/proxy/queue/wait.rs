@@ -24,7 +24,7 @@ use crate::proxy::queue::shared::QueuePlace;
 use crate::proxy::request::{Decided, RequestView, ScannedRequest};
 use crate::proxy::return_time::time_of_room;
 use crate::proxy::{Proxy, budgets};
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::AttemptFailure;
 
 /// The maximum number of busy refusals of one request before another one counts as a failure.
 const MAX_REFUSALS: u32 = 32;
@@ -43,8 +43,8 @@ pub(crate) fn has_queue(proxy: &Proxy) -> bool {
 
 /// Returns whether a request may wait for the backend that refused it as busy. Such a backend has
 /// not started on it, and is in cooldown for a while.
-pub(crate) fn may_wait_after(flow: &Flow<'_>, failure: &Failure) -> bool {
-    let Failure::Held(_, held) = failure else { return false };
+pub(crate) fn may_wait_after(flow: &Flow<'_>, failure: &AttemptFailure) -> bool {
+    let AttemptFailure::Held(_, held) = failure else { return false };
     if !failure.is_busy() {
         return false;
     }

@@ -21,7 +21,7 @@ use crate::proxy::rewrite::conversions::{converter, describe};
 use crate::upstream::failure::{ExchangeError, HeldResponse};
 use crate::upstream::own_key::OwnKey;
 use crate::upstream::relay::{ReadWholeError, RelayObserver, ResponseSink, Transform};
-use crate::upstream::response_head::Framing;
+use crate::upstream::response_head::BodyEnd;
 
 /// Reads a response, converts it and sends it.
 pub(super) async fn relay_whole(
@@ -74,7 +74,7 @@ pub(super) async fn relay_whole(
     drop(converter);
     claim.shrink_to(body.len());
     let length = u64::try_from(body.len()).unwrap_or(u64::MAX);
-    head.framing = Framing::Length(length);
+    head.framing = BodyEnd::Length(length);
     head.header.insert_header(header::CONTENT_LENGTH, HeaderValue::from(length))?;
     finish_head(flow, &mut head, request, attempt)?;
     let client = &mut flow.client;

@@ -18,7 +18,7 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::retry::{LastAttempt, Past};
 use crate::proxy::return_time::{return_time, time_of_room};
 use crate::proxy::similar_model::with_similar_model;
-use crate::upstream::failure::{Failure, HeldResponse, Refusal};
+use crate::upstream::failure::{AttemptFailure, HeldResponse, Withheld};
 use crate::upstream::retry_after::standard_field;
 
 /// Sends a response of penstock's own.
@@ -111,38 +111,38 @@ pub(super) async fn send_failure(
     last: Box<LastAttempt>,
 ) -> Served {
     let LastAttempt { failure, decision, fleet, is_last } = *last;
-    if matches!(failure, Failure::Held(..)) {
+    if matches!(failure, AttemptFailure::Held(..)) {
         record_backend(flow.ctx, &decision, &fleet);
     }
     match failure {
         // The body has nothing that a client of this API could read.
-        Failure::Held(refusal, held) if has_no_error(refusal, &held) => {
+        AttemptFailure::Held(refusal, held) if has_no_error(refusal, &held) => {
             flow.ctx.record.response.outcome = Some(Outcome::Fault);
-            let error = OwnError::from_failure(&Failure::Held(refusal, held));
+            let error = OwnError::from_failure(&AttemptFailure::Held(refusal, held));
             send_error(flow, error).await
         }
-        Failure::Held(refusal, mut held) => {
+        AttemptFailure::Held(refusal, mut held) => {
             flow.ctx.record.response.outcome = Some(held_outcome(refusal, held.status));
-            let is_busy = matches!(refusal, Refusal::RateLimited | Refusal::Overloaded);
+            let is_busy = matches!(refusal, Withheld::RateLimited | Withheld::Overloaded);
             if is_busy {
                 name_return_time(flow, request, &mut held)?;
             }
             // Every backend that could take the request has been tried, or would refuse it.
-            if is_last && is_busy || refusal == Refusal::TooLarge {
+            if is_last && is_busy || refusal == Withheld::TooLarge {
                 advise_against_retry(&mut held)?;
             }
             send_held(flow, held).await
         }
         // The prompt has cost two engines their connections: it must not be sent again.
-        Failure::NoResponse { .. } if flow.ctx.record.routing.lost_connections > 1 => {
+        AttemptFailure::NoResponse { .. } if flow.ctx.record.routing.lost_connections > 1 => {
             let error = OwnError::from_failure(&failure).without_retry();
             send_error(flow, error).await
         }
-        Failure::NotSent(_)
-        | Failure::NoResponse { .. }
-        | Failure::TimedOut(_)
-        | Failure::BadResponse(_)
-        | Failure::ClientGone => {
+        AttemptFailure::NotSent(_)
+        | AttemptFailure::NoResponse { .. }
+        | AttemptFailure::TimedOut(_)
+        | AttemptFailure::BadResponse(_)
+        | AttemptFailure::ClientGone => {
             let own = OwnError::from_failure(&failure);
             let wait = own.retry_after.and_then(|least| {
                 Some(time_of_room(flow.proxy, request.view(flow.ctx), false)?.max(least))
@@ -179,10 +179,10 @@ fn record_backend(ctx: &mut RequestContext, decision: &RoutingDecision, fleet: &
 }
 
 /// Returns whether a response that is held back has no error to pass on.
-fn has_no_error(refusal: Refusal, held: &HeldResponse) -> bool {
+fn has_no_error(refusal: Withheld, held: &HeldResponse) -> bool {
     match refusal {
-        Refusal::NoResult => true,
-        Refusal::NoWork => held.body.is_empty(),
+        Withheld::NoResult => true,
+        Withheld::NoWork => held.body.is_empty(),
         _ => false,
     }
 }

@@ -13,7 +13,7 @@ use crate::proxy::attempt::Attempt;
 use crate::proxy::conversion::{Conversion, ConversionFailure, Converter, Terms, WayBack};
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, ScannedRequest};
-use crate::upstream::response_head::{Framing, ResponseHead};
+use crate::upstream::response_head::{BodyEnd, ResponseHead};
 
 /// Converts the request to the operation `target`, which the attempt's backend serves.
 pub(super) fn convert(
@@ -74,8 +74,8 @@ pub(crate) fn converter(way_back: WayBack, view: RequestView<'_>) -> Converter {
 /// Makes the head describe a converted body, of a length that is not known.
 pub(crate) fn describe(head: &mut ResponseHead, content_type: &'static str) -> pingora::Result<()> {
     head.framing = match head.framing {
-        Framing::UntilClose => Framing::UntilClose,
-        Framing::Empty | Framing::Length(_) | Framing::Chunked => Framing::Chunked,
+        BodyEnd::UntilClose => BodyEnd::UntilClose,
+        BodyEnd::Empty | BodyEnd::Length(_) | BodyEnd::Chunked => BodyEnd::Chunked,
     };
     head.header.remove_header(&header::CONTENT_LENGTH);
     head.header.insert_header(header::CONTENT_TYPE, HeaderValue::from_static(content_type))

@@ -15,7 +15,7 @@ use crate::proxy::attempt::{Attempt, AttemptEnd};
 use crate::proxy::backend_call::{Refused, own_json, post};
 use crate::proxy::flow::Flow;
 use crate::proxy::request::ScannedRequest;
-use crate::upstream::failure::Failure;
+use crate::upstream::failure::AttemptFailure;
 
 /// Responds as Ollama does when it has loaded or unloaded the model.
 pub(super) async fn respond(
@@ -32,7 +32,7 @@ pub(super) async fn respond(
     flow.ctx.record.request.is_streaming = false;
     match done {
         Ok(()) => own_json(&body(request, change, Duration::from_secs(unix_seconds()))),
-        Err(None) => AttemptEnd::Failed(Failure::ClientGone),
+        Err(None) => AttemptEnd::Failed(AttemptFailure::ClientGone),
         Err(Some(refused)) => {
             let message = format!("Backend '{}': {}", attempt.serving.state.name, refused.text);
             refused.to_end(message)

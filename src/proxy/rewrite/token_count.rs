@@ -17,8 +17,8 @@ use crate::proxy::flow::Flow;
 use crate::proxy::own_response::send_held;
 use crate::proxy::request::ScannedRequest;
 use crate::upstream::disposition::{Disposition, ResponseTerms, SeenResponse};
-use crate::upstream::failure::{Failure, HeldResponse};
-use crate::upstream::response_head::Framing;
+use crate::upstream::failure::{AttemptFailure, HeldResponse};
+use crate::upstream::response_head::BodyEnd;
 
 /// Counts by `counter`, and responds with the count.
 pub(super) async fn respond(
@@ -48,7 +48,7 @@ pub(super) async fn respond(
     let counted = tokio::select! {
         counted = counting => counted,
         () = poll_fn(|cx| attempt.client.poll_gone(cx)) => {
-            return AttemptEnd::Failed(Failure::ClientGone);
+            return AttemptEnd::Failed(AttemptFailure::ClientGone);
         }
     };
     match counted {
@@ -77,7 +77,7 @@ async fn end_without_count(
     let terms = attempt.response_terms(request, flow.ctx, response.status, false);
     let seen = SeenResponse {
         status: response.status,
-        framing: Framing::Length(response.body.len() as u64),
+        framing: BodyEnd::Length(response.body.len() as u64),
         stream: None,
         is_json: true,
         is_text: false,
@@ -89,7 +89,7 @@ async fn end_without_count(
     .read_result(terms.sent);
     match Disposition::of(&terms, &seen) {
         Some(Disposition::Hold(refusal)) => {
-            AttemptEnd::Failed(Failure::Held(refusal, held_refusal(&terms, response)))
+            AttemptEnd::Failed(AttemptFailure::Held(refusal, held_refusal(&terms, response)))
         }
         // The engine's 4xx is about the request.
         Some(Disposition::ConvertError) if response.status < 500 => {

@@ -2,13 +2,21 @@
 
 use penstock_api::{ResultFormat, StreamFraming};
 
-use super::SeenResponse;
+use super::{MAX_HELD, SeenResponse};
+use crate::upstream::response_head::BodyEnd;
 
 /// The number of bytes by which text is distinguished from other content.
 const TEXT_SAMPLE: usize = 512;
 
 /// The beginnings of a web server's page, in lower case.
 const PAGE_STARTS: [&[u8]; 5] = [b"<!doctype", b"<html", b"<head", b"<body", b"<?xml"];
+
+impl SeenResponse<'_> {
+    /// Returns whether the head declares more than is read before the disposition is decided.
+    pub(super) const fn is_large(&self) -> bool {
+        matches!(self.framing, BodyEnd::Length(length) if length > MAX_HELD as u64)
+    }
+}
 
 /// Returns whether content that is no JSON cannot be a result of `format`.
 pub(super) fn is_foreign(format: ResultFormat, seen: &SeenResponse<'_>, start: &[u8]) -> bool {

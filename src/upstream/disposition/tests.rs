@@ -35,7 +35,7 @@ fn chat() -> ResponseTerms<'static> {
 fn whole(status: u16, body: &str) -> SeenResponse<'_> {
     SeenResponse {
         status,
-        framing: Framing::Length(body.len() as u64),
+        framing: BodyEnd::Length(body.len() as u64),
         stream: None,
         is_json: true,
         is_text: false,
@@ -48,7 +48,7 @@ fn whole(status: u16, body: &str) -> SeenResponse<'_> {
 
 fn stream(body: &str, is_whole: bool) -> SeenResponse<'_> {
     SeenResponse {
-        framing: Framing::Chunked,
+        framing: BodyEnd::Chunked,
         stream: Some(StreamFraming::Events),
         is_json: false,
         is_whole,
@@ -61,7 +61,7 @@ fn decided(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
     Disposition::of(terms, &seen.read_result(terms.sent)).expect("enough was read")
 }
 
-const HELD: fn(Refusal) -> Disposition = Disposition::Hold;
+const HELD: fn(Withheld) -> Disposition = Disposition::Hold;
 const ERROR: &str = r#"{"error":{"message":"x","type":"y"}}"#;
 const CHAT: &str = r#"{"id":"c","choices":[{"message":{"content":"hi"}}]}"#;
 
@@ -70,19 +70,19 @@ fn status_of_an_error_decides_with_the_key_that_was_sent() {
     let of = |status, key| decided(&ResponseTerms { key, ..chat() }, &whole(status, ERROR));
     for (status, own, clients) in [
         (400, Disposition::Relay, Disposition::Relay),
-        (401, HELD(Refusal::KeyRejected), Disposition::Relay),
-        (402, HELD(Refusal::KeyRejected), Disposition::Relay),
-        (403, HELD(Refusal::Forbidden), Disposition::Relay),
+        (401, HELD(Withheld::KeyRejected), Disposition::Relay),
+        (402, HELD(Withheld::KeyRejected), Disposition::Relay),
+        (403, HELD(Withheld::Forbidden), Disposition::Relay),
         (404, Disposition::Relay, Disposition::Relay),
         (408, Disposition::Relay, Disposition::Relay),
         (413, Disposition::Relay, Disposition::Relay),
         (422, Disposition::Relay, Disposition::Relay),
-        (429, HELD(Refusal::RateLimited), HELD(Refusal::RateLimited)),
+        (429, HELD(Withheld::RateLimited), HELD(Withheld::RateLimited)),
         (500, Disposition::Relay, Disposition::Relay),
         (502, Disposition::Relay, Disposition::Relay),
-        (503, HELD(Refusal::Overloaded), HELD(Refusal::Overloaded)),
+        (503, HELD(Withheld::Overloaded), HELD(Withheld::Overloaded)),
         (504, Disposition::Relay, Disposition::Relay),
-        (529, HELD(Refusal::Overloaded), HELD(Refusal::Overloaded)),
+        (529, HELD(Withheld::Overloaded), HELD(Withheld::Overloaded)),
     ] {
         assert_eq!(of(status, SentKey::Own), own, "{status} with penstock's key");
         assert_eq!(of(status, SentKey::Clients), clients, "{status} with the client's key");
@@ -94,11 +94,11 @@ fn server_errors_go_elsewhere_only_where_that_is_configured() {
     let terms = ResponseTerms { retries_5xx: true, ..chat() };
     for status in [500, 502, 504] {
         let found = decided(&terms, &whole(status, ERROR));
-        assert_eq!(found, HELD(Refusal::ServerError), "{status}");
+        assert_eq!(found, HELD(Withheld::ServerError), "{status}");
     }
-    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
+    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Withheld::Overloaded));
     let busy = r#"{"error":{"message":"Overloaded","type":"overloaded_error"}}"#;
-    assert_eq!(decided(&chat(), &whole(500, busy)), HELD(Refusal::Overloaded));
+    assert_eq!(decided(&chat(), &whole(500, busy)), HELD(Withheld::Overloaded));
     let quoted = r#"{"error":{"message":"bad value: rate limit","type":"invalid_request_error"}}"#;
     assert_eq!(decided(&chat(), &whole(400, quoted)), Disposition::Relay);
 }
@@ -107,7 +107,7 @@ fn server_errors_go_elsewhere_only_where_that_is_configured() {
 fn request_beyond_a_limit_by_itself_does_not_make_a_backend_busy() {
     let too_large = r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 30000, Requested 45000.","type":"tokens","code":"rate_limit_exceeded"}}"#;
     let used_up = too_large.replace("Requested 45000", "Used 29000, Requested 4000");
-    for (body, expected) in [(too_large, Refusal::TooLarge), (&used_up, Refusal::RateLimited)] {
+    for (body, expected) in [(too_large, Withheld::TooLarge), (&used_up, Withheld::RateLimited)] {
         for status in [200, 429] {
             assert_eq!(decided(&chat(), &whole(status, body)), HELD(expected), "{status} {body}");
         }
@@ -122,11 +122,11 @@ fn account_without_credit_is_a_rejected_key() {
     let empty = r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","code":"insufficient_quota"}}"#;
     let of = |status, key| decided(&ResponseTerms { key, ..chat() }, &whole(status, empty));
     for (status, own, clients) in [
-        (200, HELD(Refusal::KeyRejected), HELD(Refusal::Client)),
-        (400, HELD(Refusal::Forbidden), Disposition::Relay),
-        (403, HELD(Refusal::Forbidden), Disposition::Relay),
-        (429, HELD(Refusal::KeyRejected), Disposition::Relay),
-        (500, HELD(Refusal::KeyRejected), Disposition::Relay),
+        (200, HELD(Withheld::KeyRejected), HELD(Withheld::Client)),
+        (400, HELD(Withheld::Forbidden), Disposition::Relay),
+        (403, HELD(Withheld::Forbidden), Disposition::Relay),
+        (429, HELD(Withheld::KeyRejected), Disposition::Relay),
+        (500, HELD(Withheld::KeyRejected), Disposition::Relay),
     ] {
         assert_eq!(of(status, SentKey::Own), own, "{status} with penstock's key");
         assert_eq!(of(status, SentKey::Clients), clients, "{status} with the client's key");
@@ -143,11 +143,11 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
     let naming = ResponseTerms { body, ..unknown };
     for (terms, status, body, expected) in [
         (naming, 404, item, Disposition::Relay),
-        (chat(), 404, model, HELD(Refusal::ModelMissing)),
-        (unknown, 404, model, HELD(Refusal::ModelMissing)),
-        (unknown, 404, path, HELD(Refusal::OperationMissing)),
-        (unknown, 405, path, HELD(Refusal::OperationMissing)),
-        (unknown, 501, path, HELD(Refusal::OperationMissing)),
+        (chat(), 404, model, HELD(Withheld::ModelMissing)),
+        (unknown, 404, model, HELD(Withheld::ModelMissing)),
+        (unknown, 404, path, HELD(Withheld::OperationMissing)),
+        (unknown, 405, path, HELD(Withheld::OperationMissing)),
+        (unknown, 501, path, HELD(Withheld::OperationMissing)),
         (chat(), 404, path, Disposition::Relay),
         (chat(), 405, path, Disposition::Relay),
         (chat(), 501, path, Disposition::Relay),
@@ -164,50 +164,53 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
 fn success_is_judged_by_what_it_holds() {
     for (seen, expected) in [
         (whole(200, CHAT), Disposition::Relay),
-        (whole(200, ERROR), HELD(Refusal::NoWork)),
-        (whole(200, r#"{"error":{"message":"slow down","code":429}}"#), HELD(Refusal::RateLimited)),
-        (whole(200, r#"{"error":"server busy"}"#), HELD(Refusal::Overloaded)),
-        (whole(200, r#"{"detail":"Not authenticated"}"#), HELD(Refusal::NoResult)),
-        (whole(200, r#"{"message":"Rate limit","code":429}"#), HELD(Refusal::RateLimited)),
-        (whole(200, "<html>"), HELD(Refusal::NoResult)),
-        (whole(200, "\u{feff}{}"), HELD(Refusal::NoResult)),
-        (whole(200, "null"), HELD(Refusal::NoResult)),
+        (whole(200, ERROR), HELD(Withheld::NoWork)),
+        (
+            whole(200, r#"{"error":{"message":"slow down","code":429}}"#),
+            HELD(Withheld::RateLimited),
+        ),
+        (whole(200, r#"{"error":"server busy"}"#), HELD(Withheld::Overloaded)),
+        (whole(200, r#"{"detail":"Not authenticated"}"#), HELD(Withheld::NoResult)),
+        (whole(200, r#"{"message":"Rate limit","code":429}"#), HELD(Withheld::RateLimited)),
+        (whole(200, "<html>"), HELD(Withheld::NoResult)),
+        (whole(200, "\u{feff}{}"), HELD(Withheld::NoResult)),
+        (whole(200, "null"), HELD(Withheld::NoResult)),
         (SeenResponse { body: Some(&[60, 0, 128, 63]), ..whole(200, "0000") }, Disposition::Relay),
         // Empty, or of a form that is not known: no proof of a fault.
         (whole(200, r#"{"id":"c","choices":[]}"#), Disposition::Relay),
         (whole(202, r#"{"x":1}"#), Disposition::Relay),
-        (whole(200, r#"{"id":"c","choices":["#), HELD(Refusal::NoResult)),
-        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Refusal::NoResult)),
-        (whole(200, r#"{"status":"error","message":"server busy"}"#), HELD(Refusal::Overloaded)),
+        (whole(200, r#"{"id":"c","choices":["#), HELD(Withheld::NoResult)),
+        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Withheld::NoResult)),
+        (whole(200, r#"{"status":"error","message":"server busy"}"#), HELD(Withheld::Overloaded)),
         (whole(200, r#"{"choices":[{"message":{"content":""}}]}"#), Disposition::Relay),
         (SeenResponse { is_whole: false, ..whole(200, r#"{"id":"c","#) }, Disposition::Relay),
         (stream(": ping\n\n", false), Disposition::Relay),
-        (stream(": ping\n\n", true), HELD(Refusal::NoWork)),
-        (stream(": ping\n\ndata: [DONE]\n\n", false), HELD(Refusal::NoWork)),
+        (stream(": ping\n\n", true), HELD(Withheld::NoWork)),
+        (stream(": ping\n\ndata: [DONE]\n\n", false), HELD(Withheld::NoWork)),
         (
             SeenResponse { is_json: false, is_whole: false, ..whole(200, "<html>") },
-            HELD(Refusal::NoResult),
+            HELD(Withheld::NoResult),
         ),
         (
             SeenResponse { is_json: false, is_whole: false, ..whole(200, "data: {") },
             Disposition::Relay,
         ),
         (SeenResponse { is_encoded: true, ..whole(200, "\u{1f}") }, Disposition::Relay),
-        (SeenResponse { is_json: false, ..whole(200, ERROR) }, HELD(Refusal::NoWork)),
-        (whole(302, ""), HELD(Refusal::NoResult)),
-        (whole(200, ""), HELD(Refusal::NoWork)),
-        (whole(200, " \n"), HELD(Refusal::NoWork)),
-        (whole(204, ""), HELD(Refusal::NoWork)),
-        (SeenResponse { framing: Framing::Empty, ..whole(200, "") }, HELD(Refusal::NoWork)),
-        (stream("", true), HELD(Refusal::NoWork)),
-        (stream("data: [DONE]\n\n", false), HELD(Refusal::NoWork)),
-        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Refusal::NoWork)),
+        (SeenResponse { is_json: false, ..whole(200, ERROR) }, HELD(Withheld::NoWork)),
+        (whole(302, ""), HELD(Withheld::NoResult)),
+        (whole(200, ""), HELD(Withheld::NoWork)),
+        (whole(200, " \n"), HELD(Withheld::NoWork)),
+        (whole(204, ""), HELD(Withheld::NoWork)),
+        (SeenResponse { framing: BodyEnd::Empty, ..whole(200, "") }, HELD(Withheld::NoWork)),
+        (stream("", true), HELD(Withheld::NoWork)),
+        (stream("data: [DONE]\n\n", false), HELD(Withheld::NoWork)),
+        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Withheld::NoWork)),
         (
             stream(
                 "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
                 false,
             ),
-            HELD(Refusal::Overloaded),
+            HELD(Withheld::Overloaded),
         ),
         (stream("data: {\"choices\":[]}\n\n", false), Disposition::Relay),
         (stream(": ping\n", false), Disposition::Relay),
@@ -219,12 +222,12 @@ fn success_is_judged_by_what_it_holds() {
 #[test]
 fn responses_are_read_only_as_far_as_they_have_to_be() {
     let unread = |seen: SeenResponse<'static>| SeenResponse { body: None, is_whole: false, ..seen };
-    let large = SeenResponse { framing: Framing::Length(1 << 20), ..unread(whole(200, "")) };
-    let text = SeenResponse { is_json: false, framing: Framing::Chunked, ..unread(whole(200, "")) };
+    let large = SeenResponse { framing: BodyEnd::Length(1 << 20), ..unread(whole(200, "")) };
+    let text = SeenResponse { is_json: false, framing: BodyEnd::Chunked, ..unread(whole(200, "")) };
     for (seen, expected) in [
         (unread(stream("", false)), None),
         (stream("data: {", false), None),
-        (SeenResponse { framing: Framing::Chunked, ..unread(whole(200, "")) }, None),
+        (SeenResponse { framing: BodyEnd::Chunked, ..unread(whole(200, "")) }, None),
         (large, None),
         (SeenResponse { body: Some(b"{"), ..large }, Some(Disposition::Relay)),
         (text, None),
@@ -232,13 +235,13 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
         (SeenResponse { is_whole: false, ..whole(200, "\n") }, Some(Disposition::Relay)),
         (SeenResponse { is_whole: false, ..whole(200, "{\"err") }, None),
         (
-            SeenResponse { framing: Framing::Chunked, ..unread(whole(422, "")) },
+            SeenResponse { framing: BodyEnd::Chunked, ..unread(whole(422, "")) },
             Some(Disposition::Relay),
         ),
-        (SeenResponse { framing: Framing::Chunked, ..unread(whole(401, "")) }, None),
+        (SeenResponse { framing: BodyEnd::Chunked, ..unread(whole(401, "")) }, None),
         (
-            SeenResponse { framing: Framing::Length(1 << 20), ..unread(whole(503, "")) },
-            Some(HELD(Refusal::Overloaded)),
+            SeenResponse { framing: BodyEnd::Length(1 << 20), ..unread(whole(503, "")) },
+            Some(HELD(Withheld::Overloaded)),
         ),
     ] {
         let seen = seen.read_result(Operation::Chat);
@@ -254,7 +257,7 @@ fn passed_through_responses_speak_for_themselves() {
     {
         assert_eq!(decided(&terms, &whole(status, body)), Disposition::Relay, "{status}");
     }
-    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Refusal::Overloaded));
+    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Withheld::Overloaded));
 }
 
 #[test]
@@ -266,7 +269,7 @@ fn too_long_prompt_goes_only_to_a_longer_context() {
         );
         format!(r#"{{"error":{{"message":"{text}","type":"BadRequestError"}}}}"#)
     };
-    let held = |context| HELD(Refusal::ContextTooShort(TokenCount(context)));
+    let held = |context| HELD(Withheld::ContextTooShort(TokenCount(context)));
     for (own, longest, limit, prompt, expected) in [
         (Some(8192), 32_768, 8192, 9000, held(8192)),
         (None, 32_768, 8192, 9000, held(8192)),
@@ -303,7 +306,7 @@ fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
     assert_eq!(found, Disposition::Drop(Capabilities::TOOLS));
     let elsewhere = ResponseTerms { elsewhere: needs, ..drops };
     let found = decided(&elsewhere, &whole(400, unsupported));
-    assert_eq!(found, HELD(Refusal::CapabilityMissing));
+    assert_eq!(found, HELD(Withheld::CapabilityMissing));
     let needs = Capabilities::VISION;
     let no_images = ResponseTerms { needs, elsewhere: needs, ..chat() };
     assert_eq!(decided(&no_images, &whole(400, unsupported)), Disposition::Relay);
@@ -338,13 +341,13 @@ fn inputs_yield_results_and_loads_yield_none() {
     let line = SeenResponse { stream: Some(StreamFraming::Lines), ..stream(loaded, true) };
     for (terms, seen, expected) in [
         (embed, whole(200, r#"{"data":[]}"#), Disposition::Relay),
-        (embed, whole(200, r#"{"data":[{"embedding":[NaN]}]}"#), HELD(Refusal::NoResult)),
+        (embed, whole(200, r#"{"data":[{"embedding":[NaN]}]}"#), HELD(Withheld::NoResult)),
         (embed, whole(200, r#"{"data":[{"embedding":[0.1]}]}"#), Disposition::Relay),
         (none, whole(200, r#"{"data":[]}"#), Disposition::Relay),
         (load, whole(200, loaded), Disposition::Relay),
         (load, line, Disposition::Relay),
-        (generate, whole(200, loaded), HELD(Refusal::NoResult)),
-        (generate, line, HELD(Refusal::NoWork)),
+        (generate, whole(200, loaded), HELD(Withheld::NoResult)),
+        (generate, line, HELD(Withheld::NoWork)),
     ] {
         assert_eq!(
             decided(&terms, &seen),

@@ -11,7 +11,7 @@ use crate::upstream::headers::is_hop_by_hop;
 
 /// The end of the body of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Framing {
+pub enum BodyEnd {
     /// There is no body.
     Empty,
     /// After this number of bytes.
@@ -23,7 +23,7 @@ pub enum Framing {
 
 /// The reason why a response cannot be relayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum BadResponse {
+pub enum InvalidResponse {
     /// Not an HTTP/1 head.
     #[error("The backend's response is not HTTP")]
     NotHttp,
@@ -50,7 +50,7 @@ pub enum BadResponse {
 
 /// The properties of the body and the connection, from the fields of a head.
 #[derive(Default)]
-pub(super) struct Facts {
+pub(super) struct HeadFacts {
     pub(super) keeps_alive: bool,
     pub(super) keep_alive: Option<Duration>,
     pub(super) length: Option<u64>,
@@ -62,29 +62,29 @@ pub(super) struct Facts {
     pub(super) nominated: SmallVec<[HeaderName; 2]>,
 }
 
-impl Facts {
+impl HeadFacts {
     /// Reads one field; returns whether the client gets it.
     pub(super) fn read_field(
         &mut self,
         name: &HeaderName,
         value: &HeaderValue,
-    ) -> Result<bool, BadResponse> {
+    ) -> Result<bool, InvalidResponse> {
         if *name == header::CONTENT_LENGTH {
             let digits = value.as_bytes();
             // `parse` alone would accept a sign.
             let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
             let length = value.to_str().ok().filter(|_| is_number).and_then(|v| v.parse().ok());
-            let length = length.ok_or(BadResponse::Framing)?;
+            let length = length.ok_or(InvalidResponse::Framing)?;
             // The same length twice is one length (RFC 9112 §6.3).
             if self.length.is_some_and(|other| other != length) {
-                return Err(BadResponse::Framing);
+                return Err(InvalidResponse::Framing);
             }
             self.length = Some(length);
             return Ok(false);
         }
         if *name == header::TRANSFER_ENCODING {
             if self.is_chunked || !value.as_bytes().eq_ignore_ascii_case(b"chunked") {
-                return Err(BadResponse::Framing);
+                return Err(InvalidResponse::Framing);
             }
             self.is_chunked = true;
             return Ok(false);
@@ -122,15 +122,15 @@ impl Facts {
         }
     }
 
-    pub(super) fn framing(&self, status: u16) -> Result<Framing, BadResponse> {
+    pub(super) fn framing(&self, status: u16) -> Result<BodyEnd, InvalidResponse> {
         match (self.is_chunked, self.length) {
             // Two framings: two parsers would see two different bodies.
-            (true, Some(_)) => Err(BadResponse::Framing),
+            (true, Some(_)) => Err(InvalidResponse::Framing),
             // These have no body, whatever their fields say (RFC 9112 §6.3).
-            _ if matches!(status, 204 | 304) => Ok(Framing::Empty),
-            (true, None) => Ok(Framing::Chunked),
-            (false, Some(length)) => Ok(Framing::Length(length)),
-            (false, None) => Ok(Framing::UntilClose),
+            _ if matches!(status, 204 | 304) => Ok(BodyEnd::Empty),
+            (true, None) => Ok(BodyEnd::Chunked),
+            (false, Some(length)) => Ok(BodyEnd::Length(length)),
+            (false, None) => Ok(BodyEnd::UntilClose),
         }
     }
 }

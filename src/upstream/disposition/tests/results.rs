@@ -16,16 +16,16 @@ fn result_is_json_text_or_sound_by_its_operation() {
         // A sound without words.
         (typed("", false, true), Disposition::Relay),
         (typed("\n", false, true), Disposition::Relay),
-        (whole(200, ""), HELD(Refusal::NoWork)),
-        (typed("", false, false), HELD(Refusal::NoWork)),
-        (whole(204, ""), HELD(Refusal::NoWork)),
-        (whole(200, ERROR), HELD(Refusal::NoWork)),
-        (typed(ERROR, false, true), HELD(Refusal::NoWork)),
-        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Refusal::NoResult)),
-        (typed("<!DOCTYPE html><html>", false, true), HELD(Refusal::NoResult)),
-        (typed("\n<HTML>", false, false), HELD(Refusal::NoResult)),
+        (whole(200, ""), HELD(Withheld::NoWork)),
+        (typed("", false, false), HELD(Withheld::NoWork)),
+        (whole(204, ""), HELD(Withheld::NoWork)),
+        (whole(200, ERROR), HELD(Withheld::NoWork)),
+        (typed(ERROR, false, true), HELD(Withheld::NoWork)),
+        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Withheld::NoResult)),
+        (typed("<!DOCTYPE html><html>", false, true), HELD(Withheld::NoResult)),
+        (typed("\n<HTML>", false, false), HELD(Withheld::NoResult)),
         (stream("data: {\"type\":\"transcript.text.delta\"}\n\n", false), Disposition::Relay),
-        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Refusal::NoWork)),
+        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Withheld::NoWork)),
     ] {
         assert_eq!(decided(&transcripts, &seen), expected, "{seen:?}");
     }
@@ -37,10 +37,10 @@ fn result_is_json_text_or_sound_by_its_operation() {
             Disposition::Relay,
         ),
         (whole(200, r#"{"audio":"AAAA"}"#), Disposition::Relay),
-        (typed("", false, false), HELD(Refusal::NoWork)),
-        (typed("<html>", false, false), HELD(Refusal::NoResult)),
-        (typed("no voice", false, true), HELD(Refusal::NoResult)),
-        (typed(ERROR, false, false), HELD(Refusal::NoWork)),
+        (typed("", false, false), HELD(Withheld::NoWork)),
+        (typed("<html>", false, false), HELD(Withheld::NoResult)),
+        (typed("no voice", false, true), HELD(Withheld::NoResult)),
+        (typed(ERROR, false, false), HELD(Withheld::NoWork)),
         (stream("data: {\"type\":\"speech.audio.delta\"}\n\n", false), Disposition::Relay),
     ] {
         assert_eq!(decided(&speech, &seen), expected, "{seen:?}");
@@ -48,8 +48,8 @@ fn result_is_json_text_or_sound_by_its_operation() {
     let edits = of(Operation::ImageEdits);
     for (seen, expected) in [
         (whole(200, r#"{"created":1,"data":[{"b64_json":"x"}]}"#), Disposition::Relay),
-        (whole(200, "<html>"), HELD(Refusal::NoResult)),
-        (whole(200, ERROR), HELD(Refusal::NoWork)),
+        (whole(200, "<html>"), HELD(Withheld::NoResult)),
+        (whole(200, ERROR), HELD(Withheld::NoWork)),
     ] {
         assert_eq!(decided(&edits, &seen), expected, "{seen:?}");
     }
@@ -58,14 +58,17 @@ fn result_is_json_text_or_sound_by_its_operation() {
 #[test]
 fn refusal_of_a_gateway_is_no_result_whole_or_as_a_stream() {
     for (seen, expected) in [
-        (whole(200, r#"{"message":"boom"}"#), HELD(Refusal::NoResult)),
-        (whole(200, r#"{"id":"x","errors":["boom"]}"#), HELD(Refusal::NoResult)),
-        (whole(200, r#"{"fault":{"faultstring":"boom"}}"#), HELD(Refusal::NoResult)),
-        (stream("data: {\"detail\":\"boom\"}\n\ndata: [DONE]\n\n", false), HELD(Refusal::NoResult)),
-        (stream("data: {\"code\":500,\"message\":\"boom\"}\n\n", true), HELD(Refusal::NoResult)),
+        (whole(200, r#"{"message":"boom"}"#), HELD(Withheld::NoResult)),
+        (whole(200, r#"{"id":"x","errors":["boom"]}"#), HELD(Withheld::NoResult)),
+        (whole(200, r#"{"fault":{"faultstring":"boom"}}"#), HELD(Withheld::NoResult)),
+        (
+            stream("data: {\"detail\":\"boom\"}\n\ndata: [DONE]\n\n", false),
+            HELD(Withheld::NoResult),
+        ),
+        (stream("data: {\"code\":500,\"message\":\"boom\"}\n\n", true), HELD(Withheld::NoResult)),
         (
             stream("data: {\"message\":\"server busy\"}\n\ndata: [DONE]\n\n", false),
-            HELD(Refusal::Overloaded),
+            HELD(Withheld::Overloaded),
         ),
         (
             stream("data: {\"message\":\"wait\"}\n\ndata: {\"choices\":[]}\n\n", false),
@@ -87,19 +90,19 @@ fn converted_result_with_an_error_is_a_failure() {
     let chat = ResponseTerms { is_converted: true, ..chat() };
     let ollama = ResponseTerms { sent: Operation::OllamaChat, ..chat };
     for (terms, body, expected) in [
-        (chat, CHOICE, HELD(Refusal::NoWork)),
-        (chat, &busy, HELD(Refusal::RateLimited)),
-        (chat, &bad, HELD(Refusal::Client)),
-        (chat, beside, HELD(Refusal::NoWork)),
-        (ollama, r#"{"message":{"content":""},"done":true,"error":"x"}"#, HELD(Refusal::NoWork)),
+        (chat, CHOICE, HELD(Withheld::NoWork)),
+        (chat, &busy, HELD(Withheld::RateLimited)),
+        (chat, &bad, HELD(Withheld::Client)),
+        (chat, beside, HELD(Withheld::NoWork)),
+        (ollama, r#"{"message":{"content":""},"done":true,"error":"x"}"#, HELD(Withheld::NoWork)),
         // The work was done.
         (chat, &partial, Disposition::Relay),
-        (chat, &partial_busy, HELD(Refusal::RateLimited)),
-        (ResponseTerms { retries_5xx: true, ..chat }, &partial, HELD(Refusal::NoWork)),
+        (chat, &partial_busy, HELD(Withheld::RateLimited)),
+        (ResponseTerms { retries_5xx: true, ..chat }, &partial, HELD(Withheld::NoWork)),
         (
             ResponseTerms { is_converted: false, is_gathered: true, ..chat },
             CHOICE,
-            HELD(Refusal::NoWork),
+            HELD(Withheld::NoWork),
         ),
         // It passes as it came.
         (ResponseTerms { is_converted: false, ..chat }, CHOICE, Disposition::Relay),
@@ -108,7 +111,7 @@ fn converted_result_with_an_error_is_a_failure() {
         assert_eq!(decided(&terms, &whole(200, body)), expected, "{body}");
     }
     for start in ["\n\n", "{\"id\":", "\n{\"choices\":[{"] {
-        let seen = SeenResponse { is_whole: false, framing: Framing::Chunked, ..whole(200, start) };
+        let seen = SeenResponse { is_whole: false, framing: BodyEnd::Chunked, ..whole(200, start) };
         assert_eq!(Disposition::of(&chat, &seen), None, "nothing of {start} passes before its end");
     }
 }
@@ -123,7 +126,7 @@ fn converted_stream_is_judged_up_to_its_first_output() {
     let plain = chat();
     let converted = ResponseTerms { is_converted: true, ..plain };
     assert_eq!(Disposition::of(&converted, &stream(role, false)), None);
-    assert_eq!(decided(&converted, &stream(&busy, false)), HELD(Refusal::RateLimited));
+    assert_eq!(decided(&converted, &stream(&busy, false)), HELD(Withheld::RateLimited));
     assert_eq!(decided(&converted, &stream(&token, false)), Disposition::Relay);
     // The role has gone to the client.
     assert_eq!(decided(&plain, &stream(&busy, false)), Disposition::Relay);
