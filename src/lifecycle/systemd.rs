@@ -97,8 +97,8 @@ impl Notifier {
         Self { socket: None, watchdog: None }
     }
 
-    /// Returns the timeout of the watchdog; [`SystemdState::Watchdog`] must be sent more often. `None`
-    /// without a watchdog.
+    /// Returns the timeout of the watchdog; [`SystemdState::Watchdog`] must be sent more often.
+    /// `None` without a watchdog.
     pub fn watchdog(&self) -> Option<Duration> {
         self.watchdog
     }
