@@ -133,17 +133,17 @@ fn response(shared: &Shared, head: &RequestHead, body: &[u8]) -> Response {
     let needs_key = path.starts_with("/v1/") || path.starts_with("/api/");
     if needs_key && !has_key(shared, head) {
         let message = "Incorrect API key provided.";
-        return Response::WholeResponse(responses::refusal(operation, 401, "invalid_api_key", message));
+        return Response::Whole(responses::refusal(operation, 401, "invalid_api_key", message));
     }
     // Before every other page: a test may replace any of them, and the metrics most of all.
     if let Some(text) = shared.script.page(path) {
-        return Response::WholeResponse(WholeResponse::text(text));
+        return Response::Whole(WholeResponse::text(text));
     }
     if shared.spec.reports_load && path == "/metrics" {
-        return Response::WholeResponse(info::load_page(shared.records.counters().open_requests));
+        return Response::Whole(info::load_page(shared.records.counters().open_requests));
     }
     if let Some(memory) = shared.memory.as_ref().filter(|_| path == "/api/ps") {
-        return Response::WholeResponse(WholeResponse::value(200, &memory.page()));
+        return Response::Whole(WholeResponse::value(200, &memory.page()));
     }
     // Read for each request: a model that was pulled meanwhile is served from then on.
     let changed = shared.library.as_ref().map(|library| library.apply(&shared.spec));
@@ -154,7 +154,7 @@ fn response(shared: &Shared, head: &RequestHead, body: &[u8]) -> Response {
         return response;
     }
     if head.is_probe() {
-        return Response::WholeResponse(info::page(spec, shared.script.health(), path, body));
+        return Response::Whole(info::page(spec, shared.script.health(), path, body));
     }
     match operation {
         Some(operation) if head.method == "POST" => {
@@ -163,9 +163,9 @@ fn response(shared: &Shared, head: &RequestHead, body: &[u8]) -> Response {
         }
         Some(_) => {
             let message = "Method Not Allowed";
-            Response::WholeResponse(responses::refusal(operation, 405, "method_not_allowed", message))
+            Response::Whole(responses::refusal(operation, 405, "method_not_allowed", message))
         }
-        None => Response::WholeResponse(responses::refusal(None, 404, "not_found", "Not Found")),
+        None => Response::Whole(responses::refusal(None, 404, "not_found", "Not Found")),
     }
 }
 
