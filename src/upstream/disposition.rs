@@ -4,25 +4,23 @@
 
 mod content;
 mod contexts;
+mod streams;
 
 use penstock_api::{Capabilities, Operation, ResultFormat, StreamFraming};
 use penstock_dialect::{ContextRefusal, ErrorMeaning, read_refusal, read_unsupported};
 use penstock_scan::{
-    FirstEvent, WholeResult, is_void, lacks_result, may_report_failure, reports_failed_result,
-    reports_failure,
+    WholeResult, is_void, lacks_result, may_report_failure, reports_failed_result, reports_failure,
 };
 
 use self::content::is_foreign;
 pub(crate) use self::contexts::Contexts;
+use self::streams::of_stream;
 use crate::upstream::failure::Withheld;
 use crate::upstream::named_resource::names_resource;
 use crate::upstream::response_head::BodyEnd;
 
 /// The maximum number of bytes of a response that are read before its disposition is decided.
 pub(crate) const MAX_HELD: usize = 64 * 1024;
-
-/// The same of a converted stream before its first output, which is read again with each part.
-const MAX_LEADING: usize = 16 * 1024;
 
 /// The owner of the key that a backend was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -177,30 +175,6 @@ fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disp
     Some(match judged {
         Disposition::Relay if terms.has_head && !continues => Disposition::NoStream,
         judged => judged,
-    })
-}
-
-fn of_stream(
-    terms: &ResponseTerms<'_>,
-    framing: StreamFraming,
-    body: &[u8],
-    is_whole: bool,
-) -> Option<Disposition> {
-    // The client of a conversion gets nothing before the first output.
-    let read = if terms.is_converted { FirstEvent::read_to_output } else { FirstEvent::read };
-    let longest = if terms.is_converted { MAX_LEADING } else { MAX_HELD };
-    Some(match read(terms.sent, framing, body, is_whole) {
-        FirstEvent::Incomplete if body.len() < longest => return None,
-        FirstEvent::Missing if terms.is_load && !body.trim_ascii().is_empty() => Disposition::Relay,
-        FirstEvent::Missing => Disposition::Hold(Withheld::NoWork),
-        FirstEvent::Failed(place) => {
-            Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
-        }
-        FirstEvent::Foreign(place) => {
-            Disposition::Hold(no_result(terms, body.get(place).unwrap_or(body)))
-        }
-        // A report of an error is short: a longer event is output.
-        FirstEvent::Incomplete | FirstEvent::Good => Disposition::Relay,
     })
 }
 

@@ -43,8 +43,8 @@ pub(super) fn is_visible(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Synt
     Ok(is_filled(cursor, kind)? && !is_blank)
 }
 
-/// Returns whether the cursor is at a string that is empty or has only white space. It reads no
-/// further than the first other character.
+/// Returns whether the cursor is at a string that is empty or has only white space, as far as it
+/// came if it is cut off. It reads no further than the first other character.
 pub(super) fn is_blank_string(cursor: &Cursor<'_>) -> bool {
     let mut rest = match cursor.bytes.get(cursor.at..) {
         Some([b'"', rest @ ..]) => rest,
@@ -52,7 +52,7 @@ pub(super) fn is_blank_string(cursor: &Cursor<'_>) -> bool {
     };
     loop {
         rest = match rest {
-            [b'"', ..] => return true,
+            [] | [b'\\'] | [b'"', ..] => return true,
             [b' ', rest @ ..] | [b'\\', b'n' | b'r' | b't' | b'f', rest @ ..] => rest,
             [b'\\', b'u', one, two, three, four, rest @ ..]
                 if is_space([*one, *two, *three, *four]) =>
@@ -89,7 +89,9 @@ mod tests {
             (r#""\\n""#, false),
             (r#""\"""#, false),
             (r#""."#, false),
-            (r#"" "#, false),
+            (r#"" "#, true),
+            (r#"" a"#, false),
+            (r#""\n\"#, true),
             ("null", false),
             ("[]", false),
         ] {

@@ -3,11 +3,13 @@
 use super::Usage;
 use super::blank::is_blank_string;
 use super::cursor::{Cursor, Members, Parsed};
-use super::ollama::is_filled;
+use super::ollama::{is_filled, is_filled_so_far};
 
 /// The content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct JsonLine {
+    /// True if the line has more than is read.
+    is_cut: bool,
     /// True if it carries tokens: text, thinking, or tool calls.
     pub(super) has_token: bool,
     /// True if some of them are more than white space.
@@ -65,13 +67,22 @@ fn carries_tokens(name: &[u8]) -> bool {
 impl JsonLine {
     /// Reads a line. A truncated or malformed line yields the fields before the error.
     pub(super) fn read(line: &[u8]) -> Self {
-        let mut read = Self::default();
+        Self::default().filled_by(line)
+    }
+
+    /// Reads the beginning of a line. Of a text or a call that is cut off, what came counts.
+    pub(super) fn read_start(line: &[u8]) -> Self {
+        Self { is_cut: true, ..Self::default() }.filled_by(line)
+    }
+
+    fn filled_by(mut self, line: &[u8]) -> Self {
+        let read = &mut self;
         let mut cursor = Cursor::of_response(line);
         if cursor.peek() == b'{' {
             let members = Members::with_likely(&LIKELY, LineMember::of);
             _ = cursor.members(members, |cursor, member, kind| read.take(cursor, member, kind));
         }
-        read
+        self
     }
 
     fn take(&mut self, cursor: &mut Cursor<'_>, member: LineMember, kind: u8) -> Parsed {
@@ -113,7 +124,10 @@ impl JsonLine {
 
     fn read_text(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let is_blank = is_blank_string(cursor);
-        let has_token = is_filled(cursor, kind)?;
+        let has_token = match self.is_cut {
+            true => is_filled_so_far(cursor, kind),
+            false => is_filled(cursor, kind)?,
+        };
         self.has_token |= has_token;
         self.is_visible |= has_token && !is_blank;
         Ok(())

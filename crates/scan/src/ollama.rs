@@ -129,6 +129,20 @@ pub(super) fn is_filled(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Synta
     Ok(matches!(kind, b'"' | b'[' | b'{') && !is_empty(value))
 }
 
+/// Consumes a value that may be cut off. Returns whether it is a non-empty string, array or object,
+/// as far as it came.
+pub(super) fn is_filled_so_far(cursor: &mut Cursor<'_>, kind: u8) -> bool {
+    let start = cursor.at;
+    is_filled(cursor, kind).unwrap_or_else(|_cut| {
+        let inner = cursor.bytes.get(start + 1..).unwrap_or_default();
+        match kind {
+            b'"' => !inner.is_empty(),
+            b'[' | b'{' => !inner.trim_ascii().is_empty(),
+            _ => false,
+        }
+    })
+}
+
 /// Consumes a list of images. Returns their number.
 pub(super) fn count_images(cursor: &mut Cursor<'_>, kind: u8) -> Result<u64, Syntax> {
     let is_filled = is_filled(cursor, kind)?;

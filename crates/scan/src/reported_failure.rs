@@ -60,7 +60,7 @@ impl FirstEvent {
         payload: &[u8],
         is_whole: bool,
     ) -> Self {
-        let mut scanner = EventScanner::new(operation, framing);
+        let mut scanner = EventScanner::of_held(operation, framing);
         let mut foreign = None;
         let (mut at, mut has_comment) = (0, false);
         let counts_comments = framing == StreamFraming::Events && !needs_output;

@@ -4,6 +4,7 @@
 
 mod delta;
 mod event_member;
+mod long_line;
 mod passed;
 
 use std::sync::LazyLock;
@@ -17,8 +18,10 @@ use super::cursor::{Cursor, Members, Parsed};
 use super::failed_choice::{FAILED_REASONS, WITHHELD_REASONS, read_status};
 use super::json_line::JsonLine;
 use super::{Usage, find_counts, find_usage};
-use delta::{DELTA, has_string_at, has_token_in_delta, members_called, reason_of};
+pub(super) use delta::members_called;
+use delta::{DELTA, has_string_at, has_token_in_delta, reason_of};
 use event_member::EventMember;
+use long_line::LongLine;
 pub(super) use passed::is_event;
 use passed::{LIMITS, PassedEvents};
 
@@ -26,12 +29,8 @@ static DELTA_EVENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b".
 static CONTENT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"content\""));
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"text\""));
 
-/// The longest line that is read whole. Only the end of a longer line is read, to find the usage.
+/// The longest line that is read whole. A longer line is read in windows of this length.
 const MAX_LINE: usize = 16 << 10;
-/// The bytes of a longer JSON line that are read for tokens.
-const LINE_START: usize = 4 << 10;
-/// The bytes kept of a longer line.
-const LINE_TAIL: usize = 4 << 10;
 
 /// The result of feeding a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -52,7 +51,10 @@ pub struct EventScanner {
     framing: StreamFraming,
     /// The start of a line whose end has not arrived yet.
     partial: Vec<u8>,
-    partial_is_long: bool,
+    /// The longest line that is read whole.
+    longest: usize,
+    /// Some if the start of the line is gone: it was read as a window.
+    long: Option<LongLine>,
     after_carriage_return: bool,
     at_boundary: bool,
     /// True if the name of the current event ends the stream.
@@ -74,7 +76,8 @@ impl EventScanner {
             form: operation.row().events,
             framing,
             partial: Vec::new(),
-            partial_is_long: false,
+            longest: MAX_LINE,
+            long: None,
             after_carriage_return: false,
             at_boundary: true,
             event_ends: false,
@@ -85,6 +88,11 @@ impl EventScanner {
             error: false,
             usage: None,
         }
+    }
+
+    /// A scanner for the beginning of a stream that its caller holds: each line is read whole.
+    pub(super) fn of_held(operation: Operation, framing: StreamFraming) -> Self {
+        Self { longest: usize::MAX, ..Self::new(operation, framing) }
     }
 
     /// Returns whether the stream has ended as its dialect requires. Not every engine sends
@@ -163,79 +171,21 @@ impl EventScanner {
         self.at_boundary
     }
 
-    fn keep(&mut self, piece: &[u8]) {
-        if piece.is_empty() {
-            return;
-        }
-        self.at_boundary = false;
-        if self.partial.len() + piece.len() <= MAX_LINE {
-            self.partial.extend_from_slice(piece);
-            return;
-        }
-        if !self.partial_is_long {
-            self.partial_is_long = true;
-            self.passed.any = true;
-            self.begin_long_line(piece);
-            // The line is not read, so it may have reported why the generation ended.
-            self.has_reason |= !self.passed.is_media;
-        }
-        // A piece longer than `LINE_TAIL` replaces everything before it.
-        let tail = piece.get(piece.len().saturating_sub(LINE_TAIL)..).unwrap_or(piece);
-        let surplus = (self.partial.len() + tail.len()).saturating_sub(LINE_TAIL);
-        self.partial.drain(..surplus.min(self.partial.len()));
-        self.partial.extend_from_slice(tail);
-    }
-
     fn finish_line(&mut self, line: &[u8]) {
-        if self.partial.is_empty() && line.len() <= MAX_LINE {
+        if self.partial.is_empty() && line.len() <= self.longest {
             self.read_line(line);
             return;
         }
         self.keep(line);
-        let mut whole = std::mem::take(&mut self.partial);
-        if self.partial_is_long {
-            let tail = whole.get(whole.len().saturating_sub(LINE_TAIL)..).unwrap_or(&whole);
-            match self.framing {
-                StreamFraming::Events => {
-                    self.done |= self.event_ends;
-                    self.add_usage(find_usage(tail).or_else(|| find_counts(tail)));
-                }
-                StreamFraming::Lines => {
-                    let counts = find_counts(tail);
-                    self.done |= counts.is_some();
-                    self.add_usage(counts);
-                }
-            }
+        let mut rest = std::mem::take(&mut self.partial);
+        if self.long.is_some() {
+            self.end_long_line(&rest);
         } else {
-            self.read_line(&whole);
+            self.read_line(&rest);
         }
         // The allocation serves the next line that is split.
-        whole.clear();
-        self.partial = whole;
-        self.partial_is_long = false;
-    }
-
-    /// Counts a line that is too long to read: it is a token unless its event ends the stream.
-    fn begin_long_line(&mut self, piece: &[u8]) {
-        let has_token = match self.framing {
-            StreamFraming::Events => {
-                let line = self.partial.iter().chain(piece).copied();
-                let is_data = line.clone().take(DATA.len()).eq(DATA.iter().copied());
-                if is_data && self.form == EventForm::Any {
-                    let data: Vec<u8> = line.skip(DATA.len()).take(LINE_START).collect();
-                    _ = self.read_rest(&data);
-                }
-                is_data && !self.event_ends
-            }
-            // The last line of Ollama's API may carry the tokens of the whole context.
-            StreamFraming::Lines => {
-                let line = self.partial.iter().chain(piece).copied();
-                let start: Vec<u8> = line.take(LINE_START).collect();
-                self.form == EventForm::Any || JsonLine::read(&start).has_token
-            }
-        };
-        self.tokens += u32::from(has_token);
-        self.passed.tokens |= has_token;
+        rest.clear();
+        self.partial = rest;
     }
 
     fn read_line(&mut self, line: &[u8]) {
@@ -300,7 +250,7 @@ impl EventScanner {
         for mut cursor in members_called(name, data) {
             if cursor.peek() == b'"' {
                 let value = cursor.bytes.get(cursor.at + 1..).unwrap_or_default();
-                self.has_reason |= !value.starts_with(b"\"");
+                self.has_reason |= value.first().is_some_and(|byte| *byte != b'"');
                 self.passed.limit |= LIMITS.iter().any(|reason| value.starts_with(reason));
                 self.passed.withheld |=
                     WITHHELD_REASONS.iter().any(|reason| value.starts_with(reason));

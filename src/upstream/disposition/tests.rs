@@ -250,6 +250,18 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
 }
 
 #[test]
+fn long_error_at_the_start_of_a_stream_is_read_to_its_end() {
+    let error = format!("data: {{\"error\":{{\"message\":\"{}\"}}}}\n\n", "z".repeat(40_000));
+    for terms in [chat(), ResponseTerms { is_converted: true, ..chat() }] {
+        let of = |body| Disposition::of(&terms, &stream(body, false));
+        assert_eq!(of(&error[..20_000]), None);
+        assert_eq!(of(&error), Some(HELD(Refusal::NoWork)));
+        let endless = format!("data: {{\"x\":\"{}", "z".repeat(MAX_HELD));
+        assert_eq!(of(&endless), Some(Disposition::Relay), "what is held is bounded");
+    }
+}
+
+#[test]
 fn passed_through_responses_speak_for_themselves() {
     let terms = ResponseTerms { operation: Operation::Passthrough, has_served: false, ..chat() };
     for (status, body) in

@@ -7,7 +7,7 @@ use penstock_api::EventForm;
 
 use crate::blank::{is_blank_string, is_visible};
 use crate::cursor::{Cursor, Members, Syntax};
-use crate::ollama::is_filled;
+use crate::ollama::{is_filled, is_filled_so_far};
 
 pub(super) static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 
@@ -25,7 +25,7 @@ pub(super) fn reason_of(form: EventForm) -> Option<&'static Finder<'static>> {
 }
 
 /// The occurrences of `key` in `data` with a colon after them; each cursor is after the colon.
-pub(super) fn members_called<'a>(
+pub(crate) fn members_called<'a>(
     key: &Finder<'_>,
     data: &'a [u8],
 ) -> impl Iterator<Item = Cursor<'a>> {
@@ -43,7 +43,7 @@ pub(super) fn members_called<'a>(
 pub(super) fn has_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
     members_called(key, data).any(|mut cursor| {
         // The string is not empty if no quote follows the opening one.
-        cursor.peek() == b'"' && cursor.bytes.get(cursor.at + 1) != Some(&b'"')
+        cursor.peek() == b'"' && cursor.bytes.get(cursor.at + 1).is_some_and(|byte| *byte != b'"')
     })
 }
 
@@ -59,6 +59,19 @@ pub(super) fn has_token_in_delta(data: &[u8]) -> bool {
 /// Returns whether a delta has a token that is more than white space.
 pub(super) fn has_visible_token_in_delta(data: &[u8]) -> bool {
     has_in_delta(data, is_visible)
+}
+
+/// Returns whether a delta has a token, as far as it came if it is cut off.
+pub(super) fn has_token_in_start(data: &[u8]) -> bool {
+    has_in_delta(data, |cursor, kind| Ok(is_filled_so_far(cursor, kind)))
+}
+
+/// Returns whether such a delta has a token that is more than white space.
+pub(super) fn has_visible_token_in_start(data: &[u8]) -> bool {
+    has_in_delta(data, |cursor, kind| {
+        let is_blank = is_blank_string(cursor);
+        Ok(is_filled_so_far(cursor, kind) && !is_blank)
+    })
 }
 
 #[inline(always)]

@@ -46,6 +46,8 @@ pub(super) struct PassedEvents {
     blank: bool,
     /// An item with output and perhaps no deltas, such as a call.
     pub(super) items: bool,
+    /// True if the current event is of a type that may have a message in one piece.
+    may_show_text: bool,
     /// The end of a generation by a limit.
     pub(super) limit: bool,
     /// The end of a generation whose output is withheld.
@@ -74,6 +76,13 @@ impl PassedEvents {
         }
     }
 
+    /// Notes a token that was read.
+    pub(super) fn note_read_token(&mut self, is_visible: bool) {
+        let is_output = self.may_be_blank || is_visible;
+        self.tokens |= is_output;
+        self.blank |= !is_output;
+    }
+
     /// Notes an event, or a line. The first ones may be no part of a result.
     pub(super) fn note(&mut self, data: &[u8]) {
         // Nearly always: nothing else is read of the events after the first.
@@ -94,8 +103,13 @@ impl PassedEvents {
         let is_other = || DELTA_ITEMS.iter().all(|kind| kind.find(data).is_none());
         // Some engines send a message in one piece.
         let has_text = || has_visible_string_at(&TEXT, data);
-        self.items |= (is_item && (is_other() || has_text()))
-            || (name == b"response.completed" && has_text());
+        self.may_show_text = is_item || name == b"response.completed";
+        self.items |= (is_item && is_other()) || (self.may_show_text && has_text());
+    }
+
+    /// Reads more of such an event.
+    pub(super) fn read_more(&mut self, data: &[u8]) {
+        self.items |= self.may_show_text && has_visible_string_at(&TEXT, data);
     }
 
     /// Notes the type of an event of a transcript, of speech or of a picture.
@@ -108,7 +122,7 @@ impl PassedEvents {
     /// Ends an event.
     pub(super) fn end_event(&mut self) {
         self.media_end |= self.is_media_end;
-        (self.is_media, self.is_media_end) = (false, false);
+        (self.is_media, self.is_media_end, self.may_show_text) = (false, false, false);
     }
 
     /// Returns whether the stream is of a kind that has an ending, and has had none.
