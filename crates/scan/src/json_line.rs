@@ -4,6 +4,7 @@ use super::Usage;
 use super::blank::is_blank_string;
 use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::{is_filled, is_filled_so_far};
+use super::tool_call::Carried;
 
 /// The content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -58,10 +59,14 @@ impl LineMember {
     }
 }
 
-const LIKELY_IN_MESSAGE: [(&[u8], bool); 2] = [(b"role\":", false), (b"content\":", true)];
+const LIKELY_IN_MESSAGE: [(&[u8], Carried); 2] =
+    [(b"role\":", Carried::Nothing), (b"content\":", Carried::Text)];
 
-fn carries_tokens(name: &[u8]) -> bool {
-    matches!(name, b"content" | b"thinking" | b"tool_calls")
+fn carried_by(name: &[u8]) -> Carried {
+    match name {
+        b"content" | b"thinking" => Carried::Text,
+        _ => Carried::by(name, Carried::Nothing),
+    }
 }
 
 impl JsonLine {
@@ -88,16 +93,13 @@ impl JsonLine {
     fn take(&mut self, cursor: &mut Cursor<'_>, member: LineMember, kind: u8) -> Parsed {
         match member {
             LineMember::Message if kind == b'{' => {
-                let members = Members::with_likely(&LIKELY_IN_MESSAGE, carries_tokens);
-                return cursor.members(
-                    members,
-                    |cursor, carries_tokens, kind| match carries_tokens {
-                        true => self.read_text(cursor, kind),
-                        false => cursor.skip(kind),
-                    },
-                );
+                let members = Members::with_likely(&LIKELY_IN_MESSAGE, carried_by);
+                return cursor.members(members, |cursor, carried, kind| match carried {
+                    Carried::Nothing => cursor.skip(kind),
+                    Carried::Text | Carried::Calls => self.read_output(carried, cursor, kind),
+                });
             }
-            LineMember::Text => return self.read_text(cursor, kind),
+            LineMember::Text => return self.read_output(Carried::Text, cursor, kind),
             LineMember::PromptCount | LineMember::Count if kind.is_ascii_digit() => {
                 let count = cursor.number()?;
                 let usage = self.usage.get_or_insert_default();
@@ -122,12 +124,15 @@ impl JsonLine {
         cursor.skip(kind)
     }
 
-    fn read_text(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+    fn read_output(&mut self, carried: Carried, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+        let start = cursor.at;
         let is_blank = is_blank_string(cursor);
         let has_token = match self.is_cut {
             true => is_filled_so_far(cursor, kind),
             false => is_filled(cursor, kind)?,
         };
+        let has_token =
+            has_token && carried.is_output(cursor.bytes.get(start..cursor.at).unwrap_or_default());
         self.has_token |= has_token;
         self.is_visible |= has_token && !is_blank;
         Ok(())
@@ -157,6 +162,10 @@ mod tests {
             (
                 r#"{"message":{"content":"","tool_calls":[{"function":{"name":"f"}}]}}"#,
                 (true, false, false),
+            ),
+            (
+                r#"{"message":{"content":"","tool_calls":[{"function":{"name":"","arguments":{}}}]}}"#,
+                (false, false, false),
             ),
             (r#"{"message":{"role":"assistant","content":""},"done":true}"#, (false, true, false)),
             (r#"{"model":"m","response":"a","done":false}"#, (true, false, false)),

@@ -40,6 +40,7 @@ mod skip;
 mod sse;
 mod stream_options;
 mod text;
+mod tool_call;
 mod truncation;
 mod twin;
 mod unescape;

@@ -1,4 +1,5 @@
-//! Searches the end of a response for the last member of a name.
+//! Searches JSON for the members of a name, without a walk over the rest: in generated text, each
+//! quote of the name would have a backslash.
 
 use memchr::memmem::{Finder, FinderRev};
 
@@ -43,4 +44,20 @@ impl MemberName {
         }
         None
     }
+}
+
+/// The occurrences of `key` in `data` with a colon after them; each cursor is after the colon.
+pub(super) fn members_called<'a>(
+    key: &Finder<'_>,
+    data: &'a [u8],
+) -> impl Iterator<Item = Cursor<'a>> {
+    key.find_iter(data).filter_map(|at| {
+        let mut cursor = Cursor::of_response(data);
+        cursor.at = at + key.needle().len();
+        if cursor.peek() != b':' {
+            return None;
+        }
+        cursor.at += 1;
+        Some(cursor)
+    })
 }

@@ -11,6 +11,7 @@ use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::failed_choice::is_withheld;
 use super::missing_result::is_foreign_refusal;
 use super::ollama::is_filled;
+use super::tool_call::Carried;
 
 /// The result in a whole response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +34,8 @@ const CHAT: &[(&[u8], Member)] = &[
     (b"choices\":", Member::Output),
 ];
 const CHOICE: &[(&[u8], bool)] = &[(b"index\":", false), (b"message\":", true)];
-const MESSAGE: &[(&[u8], bool)] = &[(b"role\":", false), (b"content\":", true)];
+const MESSAGE: &[(&[u8], Carried)] =
+    &[(b"role\":", Carried::Nothing), (b"content\":", Carried::Text)];
 
 /// The parts of a result that have been found.
 struct Found {
@@ -184,10 +186,18 @@ impl Found {
     }
 
     fn read_message(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
-        let members = Members::with_likely(MESSAGE, is_output);
-        cursor.members(members, |cursor, is_output, kind| {
-            if !is_output {
-                return cursor.skip(kind);
+        let members = Members::with_likely(MESSAGE, carried_by);
+        cursor.members(members, |cursor, carried, kind| {
+            match carried {
+                Carried::Nothing => return cursor.skip(kind),
+                Carried::Text => {}
+                Carried::Calls => {
+                    let start = cursor.at;
+                    let is_filled = is_filled(cursor, kind)?;
+                    let calls = cursor.bytes.get(start..cursor.at).unwrap_or_default();
+                    self.has_output |= is_filled && carried.is_output(calls);
+                    return self.stop_at_output();
+                }
             }
             // A text may be long, and nothing after it is read.
             let is_empty = cursor.bytes.get(cursor.at + 1) == Some(&b'"');
@@ -304,12 +314,14 @@ fn is_list_of_errors(body: &[u8]) -> bool {
     inner.strip_prefix(b"{").is_some_and(|rest| rest.trim_ascii_start().starts_with(b"\"error\""))
 }
 
-/// Returns whether a member of a message may be output.
-fn is_output(name: &[u8]) -> bool {
-    !matches!(
-        name,
-        b"role" | b"name" | b"id" | b"type" | b"annotations" | b"provider_specific_fields"
-    )
+/// The output that a member of a message may be.
+fn carried_by(name: &[u8]) -> Carried {
+    match name {
+        b"role" | b"name" | b"id" | b"type" | b"annotations" | b"provider_specific_fields" => {
+            Carried::Nothing
+        }
+        _ => Carried::by(name, Carried::Text),
+    }
 }
 
 #[cfg(test)]

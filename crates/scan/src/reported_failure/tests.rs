@@ -116,7 +116,8 @@ fn stream_that_ends_has_no_incomplete_event() {
     assert_eq!(first(Operation::Chat, "", true), FirstEvent::Missing);
     assert_eq!(first(Operation::Chat, "\n\n", true), FirstEvent::Missing);
     assert_eq!(first(Operation::Chat, ": ping\n\n", true), FirstEvent::Missing);
-    assert_eq!(first(Operation::Chat, "data: {}", true), FirstEvent::Good);
+    assert_eq!(first(Operation::Chat, "data: {\"choices\":[]}", true), FirstEvent::Good);
+    assert_eq!(first(Operation::Chat, "data: {}", true), FirstEvent::Missing);
     assert_eq!(first(Operation::OllamaChat, "{\"error\":\"x\"}", true), FirstEvent::Failed(0..13));
 }
 

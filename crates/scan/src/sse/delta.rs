@@ -7,7 +7,9 @@ use penstock_api::EventForm;
 
 use crate::blank::{is_blank_string, is_visible};
 use crate::cursor::{Cursor, Members, Syntax};
+use crate::member_name::members_called;
 use crate::ollama::{is_filled, is_filled_so_far};
+use crate::tool_call::Carried;
 
 pub(super) static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 
@@ -22,22 +24,6 @@ pub(super) fn reason_of(form: EventForm) -> Option<&'static Finder<'static>> {
         EventForm::BlockDelta => REASONS.last(),
         EventForm::Content | EventForm::TypedDelta | EventForm::JsonLine | EventForm::Any => None,
     }
-}
-
-/// The occurrences of `key` in `data` with a colon after them; each cursor is after the colon.
-pub(crate) fn members_called<'a>(
-    key: &Finder<'_>,
-    data: &'a [u8],
-) -> impl Iterator<Item = Cursor<'a>> {
-    key.find_iter(data).filter_map(|at| {
-        let mut cursor = Cursor::of_response(data);
-        cursor.at = at + key.needle().len();
-        if cursor.peek() != b':' {
-            return None;
-        }
-        cursor.at += 1;
-        Some(cursor)
-    })
 }
 
 pub(super) fn has_string_at(key: &Finder<'_>, data: &[u8]) -> bool {
@@ -83,9 +69,11 @@ fn has_in_delta(
         let mut has_token = false;
         if cursor.peek() == b'{' {
             // If the walk fails, the delta is malformed: the members before the error count.
-            let members = Members::with_likely(&LIKELY_IN_DELTA, carries_tokens);
-            _ = cursor.members(members, |cursor, carries_tokens, kind| {
-                has_token |= is_token(cursor, kind)? && carries_tokens;
+            let members = Members::with_likely(&LIKELY_IN_DELTA, carried_by);
+            _ = cursor.members(members, |cursor, carried: Carried, kind| {
+                let start = cursor.at;
+                has_token |= is_token(cursor, kind)?
+                    && carried.is_output(cursor.bytes.get(start..cursor.at).unwrap_or_default());
                 Ok(())
             });
         }
@@ -93,23 +81,18 @@ fn has_in_delta(
     })
 }
 
-/// The frequent members of a delta; the value is true if they carry tokens.
-const LIKELY_IN_DELTA: [(&[u8], bool); 4] =
-    [(b"content\":", true), (b"type\":", false), (b"text\":", true), (b"role\":", false)];
+/// The frequent members of a delta.
+const LIKELY_IN_DELTA: [(&[u8], Carried); 4] = [
+    (b"content\":", Carried::Text),
+    (b"type\":", Carried::Nothing),
+    (b"text\":", Carried::Text),
+    (b"role\":", Carried::Nothing),
+];
 
-fn carries_tokens(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b"content"
-            | b"reasoning_content"
-            | b"reasoning"
-            | b"refusal"
-            | b"tool_calls"
-            | b"function_call"
-            | b"audio"
-            | b"images"
-            | b"text"
-            | b"partial_json"
-            | b"thinking"
-    )
+fn carried_by(name: &[u8]) -> Carried {
+    match name {
+        b"content" | b"reasoning_content" | b"reasoning" | b"refusal" | b"audio" | b"images"
+        | b"text" | b"partial_json" | b"thinking" => Carried::Text,
+        _ => Carried::by(name, Carried::Nothing),
+    }
 }

@@ -11,10 +11,11 @@ use penstock_api::{EventForm, StreamFraming};
 
 use super::delta::{
     DELTA, has_string_at, has_token_in_start, has_visible_string_at, has_visible_token_in_start,
-    members_called, reason_of,
+    reason_of,
 };
 use super::{CONTENT, DATA, DELTA_EVENT, EventScanner, TEXT};
 use crate::json_line::JsonLine;
+use crate::member_name::members_called;
 use crate::{BYTE_ORDER_MARK, find_counts, find_usage};
 
 static TYPE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"type\""));
@@ -115,6 +116,9 @@ impl EventScanner {
             (StreamFraming::Events, Some(data)) => {
                 self.passed.note(data);
                 _ = self.read_rest(data);
+                if self.form == EventForm::ChatDelta {
+                    self.passed.read_unknown(data);
+                }
                 if self.form == EventForm::Any {
                     self.note_long_token(&mut line, !self.event_ends, true);
                     // The type of an event may follow its picture, and a kind of stream that is not

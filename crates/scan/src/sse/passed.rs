@@ -9,8 +9,11 @@ use penstock_api::{EventForm, Operation};
 use super::delta::{DELTA, has_visible_string_at, has_visible_token_in_delta};
 use crate::Usage;
 use crate::blank::may_be_blank;
+use crate::cursor::{Cursor, Members};
 use crate::failed_choice::is_withheld;
 use crate::missing_result::is_foreign_refusal;
+use crate::ollama::{is_empty, is_filled_so_far};
+use crate::tool_call::is_empty_call;
 
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"text\""));
 static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"choices\""));
@@ -102,9 +105,10 @@ impl PassedEvents {
         let is_item = name == b"content_block_start" || name.starts_with(b"response.output_item");
         let is_other = || DELTA_ITEMS.iter().all(|kind| kind.find(data).is_none());
         // Some engines send a message in one piece.
+        let is_call = || is_other() && !is_empty_call(data);
         let has_text = || has_visible_string_at(&TEXT, data);
         self.may_show_text = is_item || name == b"response.completed";
-        self.items |= (is_item && is_other()) || (self.may_show_text && has_text());
+        self.items |= (is_item && is_call()) || (self.may_show_text && has_text());
     }
 
     /// Reads more of such an event.
@@ -133,7 +137,7 @@ impl PassedEvents {
     /// Reads an event of a chat without a token: in another form than that of chats, it may be
     /// output.
     pub(super) fn read_unknown(&mut self, data: &[u8]) {
-        self.items |= is_event(data) && CHOICES.find(data).is_none();
+        self.items |= is_event(data) && CHOICES.find(data).is_none() && may_show_output(data);
     }
 
     /// Returns whether neither the events nor the counts of the engine show any output. A limit may
@@ -144,8 +148,9 @@ impl PassedEvents {
             || (self.items && output != Some(0))
             || self.withheld
             || (self.limit && (self.blank || output.is_some_and(|count| count > 0)))
-            // One may be the end itself. Others are work, in a form that is not known.
-            || output.is_some_and(|count| count > 1);
+            // One may be the end itself. Others are work, where text is continued: a string of the
+            // client may have ended it at once. A chat shows all its tokens but its reasoning.
+            || (self.may_be_blank && output.is_some_and(|count| count > 1));
         !self.tokens && !is_hidden
     }
 }
@@ -161,7 +166,41 @@ fn has_visible_token(form: EventForm, data: &[u8]) -> bool {
     }
 }
 
-/// Returns whether the data of a line is an event: neither nothing nor null.
+/// Returns whether the data of a line is an event: neither null nor empty.
 pub(crate) fn is_event(data: &[u8]) -> bool {
-    !matches!(data.trim_ascii(), b"" | b"null")
+    !is_empty(data.trim_ascii())
+}
+
+/// Returns whether an event in a form that is not known may show output: text, a list or an object
+/// in a member that is no label, as far as it came.
+fn may_show_output(data: &[u8]) -> bool {
+    let mut cursor = Cursor::of_response(data);
+    if cursor.peek() != b'{' {
+        return true;
+    }
+    let mut is_shown = false;
+    _ = cursor.members(Members::named(is_label), |cursor, is_label, kind| {
+        is_shown |= is_filled_so_far(cursor, kind) && !is_label;
+        Ok(())
+    });
+    is_shown
+}
+
+/// Returns whether a member says something about a chat, and nothing of its output.
+fn is_label(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"id"
+            | b"object"
+            | b"type"
+            | b"model"
+            | b"created"
+            | b"created_at"
+            | b"provider"
+            | b"system_fingerprint"
+            | b"service_tier"
+            | b"usage"
+            | b"timings"
+            | b"error"
+    )
 }

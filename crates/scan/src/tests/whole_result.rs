@@ -53,6 +53,7 @@ fn completion_without_output_is_empty() {
         r#"{"id":"x","choices":[null]}"#,
         r#"{"choices":[{"message":{"role":"assistant","content":""},"finish_reason":"stop"}]}"#,
         r#"{"choices":[{"message":{"content":null,"tool_calls":[],"refusal":null}}]}"#,
+        r#"{"choices":[{"message":{"content":null,"tool_calls":[{"id":"t","function":{"name":"","arguments":""}}]}}]}"#,
         r#"{"choices":[{"text":"","finish_reason":"length"}]}"#,
         r#"{"choices":[{"index":0,"message":null,"content_filter_results":{"hate":{}}}]}"#,
     ];

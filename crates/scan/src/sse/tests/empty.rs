@@ -16,7 +16,19 @@ fn streams_without_output_are_empty() {
         (Operation::Chat, "data: null\n\ndata: [DONE]\n\n".to_owned(), true, true),
         (Operation::Chat, format!("{role}{stop}"), false, true),
         (Operation::Chat, format!("{role}{stop}{}", counts(1)), false, true),
-        (Operation::Chat, format!("{role}{stop}{}", counts(5)), false, false),
+        (Operation::Chat, format!("{role}{stop}{}", counts(5)), false, true),
+        (
+            Operation::OllamaChat,
+            "{\"message\":{\"content\":\"\"},\"done\":true,\"eval_count\":5}\n".to_owned(),
+            false,
+            true,
+        ),
+        (
+            Operation::Completions,
+            format!("data: {{\"choices\":[{{\"text\":\"\"}}]}}\n\n{}", counts(5)),
+            false,
+            false,
+        ),
         (Operation::Chat, format!("{role}{cut}{}", counts(0)), false, true),
         (Operation::Chat, format!("{role}{cut}{}", counts(5)), false, false),
         (Operation::Chat, format!("{role}{stop}{thought}"), false, false),
@@ -47,7 +59,21 @@ fn streams_without_output_are_empty() {
             true,
             true,
         ),
-        (Operation::Speech, "data: {}\n\n".to_owned(), false, false),
+        (Operation::Speech, "data: {\"audio\":\"A\"}\n\n".to_owned(), false, false),
+    ] {
+        let (_, scanner) = fed(operation, &stream);
+        assert_eq!((scanner.is_void(), scanner.is_empty()), (is_void, is_empty), "{stream}");
+    }
+}
+
+#[test]
+fn events_that_hold_nothing_are_no_output() {
+    for (operation, stream, is_void, is_empty) in [
+        (Operation::Chat, "data: {}\n\n".repeat(5) + "data: [DONE]\n\n", true, true),
+        (Operation::Chat, "data: [ ]\n\ndata: \"\"\n\n".to_owned(), true, true),
+        (Operation::OllamaChat, "{}\n".to_owned(), true, true),
+        (Operation::Chat, "data: {\"x\":1,\"id\":\"c\"}\n\n".to_owned(), false, true),
+        (Operation::Chat, "data: {\"token\":{\"text\":\"a\"}}\n\n".to_owned(), false, false),
     ] {
         let (_, scanner) = fed(operation, &stream);
         assert_eq!((scanner.is_void(), scanner.is_empty()), (is_void, is_empty), "{stream}");
@@ -92,6 +118,13 @@ fn items_without_deltas_may_be_output() {
             false,
             false,
         ),
+        (
+            Operation::Messages,
+            "data: {\"type\":\"content_block_start\",\"content_block\":{\"type\":\"tool_use\",\"name\":\"\",\"input\":{}}}\n\n"
+                .to_owned(),
+            false,
+            true,
+        ),
         (Operation::Responses, ended("response.incomplete", 9), false, false),
     ] {
         let (_, scanner) = fed(operation, &stream);
@@ -123,7 +156,13 @@ fn streams_of_white_space_are_empty() {
         (Operation::Chat, format!("{space}{}{stop}", of(r#"{"content":"a"}"#)), false),
         (Operation::Chat, format!("{space}{}", stop.replace("stop\"", "length\"")), false),
         (Operation::Chat, format!("{space}{}", of(r#"{"tool_calls":[{"id":"t"}]}"#)), false),
-        (Operation::Chat, format!("{space}{line}{stop}{counts}"), false),
+        (
+            Operation::Chat,
+            of(r#"{"tool_calls":[{"id":"t","function":{"name":"","arguments":""}}]}"#).repeat(3)
+                + stop,
+            true,
+        ),
+        (Operation::Chat, format!("{space}{line}{stop}{counts}"), true),
         (Operation::FillInTheMiddle, format!("{space}{stop}"), false),
         (Operation::Completions, "data: {\"choices\":[{\"text\":\" \"}]}\n\n".to_owned(), false),
         (Operation::Responses, format!("{}{completed}", typed(r"\n")), true),
