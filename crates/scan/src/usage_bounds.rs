@@ -34,7 +34,7 @@ pub struct UsageBounds {
 pub struct Passed {
     /// The bytes of its payload.
     pub bytes: u64,
-    /// True if it is a stream, which shows all its tokens.
+    /// True if it is a stream, which shows all its tokens but those of reasoning.
     pub is_stream: bool,
 }
 
@@ -62,8 +62,10 @@ impl UsageBounds {
             false => 0,
         };
         let prompt = self.prompt.tokens.0.max(outside);
-        let output =
-            self.output.map_or_else(|| passed.most(context, self.choices), |output| output.0);
+        let has_reasoning = usage.reasoning_tokens.is_some_and(|count| count > 0);
+        let shows_all = passed.is_stream && !has_reasoning;
+        let most = || passed.most(shows_all, context, self.choices);
+        let output = self.output.map_or_else(most, |output| output.0);
         let is_above = |count: Option<u32>, most| count.is_some_and(|count| count > most);
         Usage {
             prompt_tokens: usage.prompt_tokens.map(|count| count.min(prompt)),
@@ -80,11 +82,12 @@ impl UsageBounds {
 }
 
 impl Passed {
-    /// Returns the upper bound of a response's tokens if the request sets no limit.
-    fn most(self, context: Option<u32>, choices: u32) -> u32 {
+    /// Returns the upper bound of a response's tokens if the request sets no limit. `shows_all`:
+    /// none of them is hidden.
+    fn most(self, shows_all: bool, context: Option<u32>, choices: u32) -> u32 {
         let shown = u32::try_from(self.bytes).unwrap_or(u32::MAX);
         let context = context.map(|context| context.saturating_mul(choices.max(1)));
-        match (self.is_stream, context) {
+        match (shows_all, context) {
             (true, context) => shown.min(context.unwrap_or(u32::MAX)),
             (false, Some(context)) => context,
             (false, None) => shown.max(HIDDEN),
@@ -143,6 +146,31 @@ mod tests {
         }
         let picture = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]}"#;
         assert_eq!(bounded(picture, Some(4096), whole).0, 4096);
+    }
+
+    #[test]
+    fn reasoning_of_a_stream_may_be_hidden() {
+        let request =
+            scan(Operation::Chat, None, body("").as_bytes(), ScanOptions::default()).unwrap();
+        let stream = Passed { bytes: 482, is_stream: true };
+        let counted = |reasoning, context: Option<u32>| {
+            let usage = Usage {
+                completion_tokens: Some(5000),
+                reasoning_tokens: reasoning,
+                ..Usage::default()
+            };
+            UsageBounds::of(&request, context.map(TokenCount)).apply(usage, stream)
+        };
+        for (reasoning, context, expected) in [
+            (Some(4990), None, 5000),
+            (Some(4990), Some(32_768), 5000),
+            (Some(4990), Some(4096), 4096),
+            (Some(0), None, 482),
+            (None, None, 482),
+        ] {
+            let usage = counted(reasoning, context);
+            assert_eq!(usage.completion_tokens, Some(expected), "{reasoning:?} of {context:?}");
+        }
     }
 
     #[test]
