@@ -66,16 +66,19 @@ impl UsageBounds {
         let shows_all = passed.is_stream && !has_reasoning;
         let most = || passed.most(shows_all, context, self.choices);
         let output = self.output.map_or_else(most, |output| output.0);
+        let prompt_tokens = usage.prompt_tokens.map(|count| count.min(prompt));
+        // What a cache had is a part of the prompt.
+        let cached = prompt_tokens.unwrap_or(prompt);
         let is_above = |count: Option<u32>, most| count.is_some_and(|count| count > most);
         Usage {
-            prompt_tokens: usage.prompt_tokens.map(|count| count.min(prompt)),
+            prompt_tokens,
             completion_tokens: usage.completion_tokens.map(|count| count.min(output)),
-            cached_tokens: usage.cached_tokens.map(|count| count.min(prompt)),
+            cached_tokens: usage.cached_tokens.map(|count| count.min(cached)),
             reasoning_tokens: usage.reasoning_tokens.map(|count| count.min(output)),
             cut: CutCounts {
                 prompt: is_above(usage.prompt_tokens, prompt),
                 completion: is_above(usage.completion_tokens, output),
-                cached: is_above(usage.cached_tokens, prompt),
+                cached: is_above(usage.cached_tokens, cached),
             },
         }
     }
@@ -146,6 +149,24 @@ mod tests {
         }
         let picture = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://x"}}]}]}"#;
         assert_eq!(bounded(picture, Some(4096), whole).0, 4096);
+    }
+
+    #[test]
+    fn cached_tokens_are_a_part_of_the_prompt() {
+        let request =
+            scan(Operation::Chat, None, body("").as_bytes(), ScanOptions::default()).unwrap();
+        let whole = Passed { bytes: 300, is_stream: false };
+        for (prompt, cached, expected, is_cut) in [
+            (Some(10), 5000, 10, true),
+            (Some(10), 10, 10, false),
+            (Some(10), 4, 4, false),
+            (None, 400, 400, false),
+        ] {
+            let usage =
+                Usage { prompt_tokens: prompt, cached_tokens: Some(cached), ..Usage::default() };
+            let usage = UsageBounds::of(&request, None).apply(usage, whole);
+            assert_eq!((usage.cached_tokens, usage.cut.cached), (Some(expected), is_cut));
+        }
     }
 
     #[test]
