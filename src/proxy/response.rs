@@ -6,12 +6,12 @@ mod converted;
 mod framing;
 mod held;
 
-use penstock_api::Work;
 use penstock_api::units::Timestamp;
+use penstock_api::{Operation, Work};
 use penstock_clock::now;
 use penstock_core::fleet::{Outcome, TokenCounter};
 use penstock_core::routing::ContextShift;
-use penstock_scan::{Usage, WholeResult};
+use penstock_scan::{RequestProfile, Usage, WholeResult};
 use pingora::http::ResponseHeader;
 
 use crate::proxy::Proxy;
@@ -204,7 +204,8 @@ pub(crate) fn record_head(
     if head.stream.is_none() {
         // Tokens alone are the progress of a stream. An HTTP server may refuse requests for a dead
         // engine behind it.
-        if head.status < 300 && ctx.operation.is_some_and(|it| it.row().work != Work::Text) {
+        let is_read = head.status < 300 && !head.is_encoded;
+        if is_read && ctx.operation.is_some_and(|it| it.row().work != Work::Text) {
             attempt.serving.state.note_response(now);
         }
         if let Some(permit) = permit {
@@ -269,6 +270,8 @@ struct RelayProgress<'a> {
     /// The result of the attempt, if the response is complete.
     result: AttemptResult,
     is_stream: bool,
+    /// True if it cannot be read: no content coding was requested.
+    is_unread: bool,
     counter: TokenCounter,
 }
 
@@ -317,7 +320,8 @@ impl RelayObserver for RelayProgress<'_> {
         // A response is committed by its head: a later failure shows only in its content.
         let outcome = match self.result.outcome {
             Outcome::Ok if monitor.has_failed() => Outcome::Fault,
-            Outcome::Ok if monitor.is_empty() => Outcome::Empty,
+            // What cannot be read proves no output.
+            Outcome::Ok if monitor.is_empty() || self.is_unread => Outcome::Empty,
             outcome => outcome,
         };
         if self.is_stream {
@@ -347,6 +351,8 @@ impl<'a> RelayProgress<'a> {
         permit: &'a mut Permit,
         head: &ResponseHead,
     ) -> Self {
+        let RequestProfile { operation, residency_change, .. } = view.request.profile;
+        let yields_output = operation != Operation::Passthrough && residency_change.is_none();
         Self {
             proxy,
             view,
@@ -354,6 +360,7 @@ impl<'a> RelayProgress<'a> {
             permit,
             result: AttemptResult::by_status(head.status, view.ctx),
             is_stream: head.stream.is_some(),
+            is_unread: head.is_encoded && yields_output,
             counter: attempt.serving.latency.token_counter(),
         }
     }

@@ -67,7 +67,11 @@ pub(crate) fn served_elsewhere(bad: &RawEngine, penstock: &Penstock, stream: boo
 
 #[test]
 fn failures_with_a_good_status_go_elsewhere() {
-    let streams: [Respond; 11] = [
+    let streams: [Respond; 13] = [
+        |_, _| {
+            chunked(EVENTS, &format!("data: {}\n\n", ERROR.replace("broke", &"z".repeat(40_000))))
+        },
+        |_, _| chunked(EVENTS, "data: {}\n\ndata: {}\n\ndata: [DONE]\n\n"),
         |_, _| chunked(EVENTS, "data: {\"detail\":\"no worker\"}\n\ndata: [DONE]\n\n"),
         |_, _| chunked(EVENTS, "data: {\"code\":500,\"message\":\"it broke\"}\n\n"),
         |_, _| chunked(EVENTS, ": OPENROUTER PROCESSING\n\ndata: [DONE]\n\n"),
@@ -110,11 +114,35 @@ fn empty(_: &str, body: &str) -> Vec<u8> {
     }
 }
 
+/// Tokens that are counted, and a call of nothing.
+fn pretence(_: &str, body: &str) -> Vec<u8> {
+    const CALL: &str = r#"{"tool_calls":[{"index":0,"id":"c","type":"function","function":{"name":"","arguments":""}}]}"#;
+    let counts = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":12}}"#;
+    match body.contains("\"stream\":true") {
+        true => {
+            let call = STOP.replace("{}", CALL);
+            chunked(EVENTS, &format!("{call}\n\n{counts}\n\ndata: [DONE]\n\n"))
+        }
+        false => whole(
+            200,
+            JSON,
+            &HELLO.replace("\"hello\"", &format!("null,{}", &CALL[1..CALL.len() - 1])),
+        ),
+    }
+}
+
+/// A coding that was not requested.
+fn encoded(_: &str, _: &str) -> Vec<u8> {
+    let response = String::from_utf8(chunked(EVENTS, "not readable")).unwrap();
+    response.replacen("\r\n", "\r\ncontent-encoding: gzip\r\n", 1).into_bytes()
+}
+
 #[test]
 fn engine_without_output_draws_no_traffic() {
-    let (bad, works) = (RawEngine::start("bad", empty), RawEngine::start("good", good));
-    let items = bad.item(CHATS) + &works.item(CHATS);
-    for stream in [true, false] {
+    let engines: [Respond; 3] = [empty, pretence, encoded];
+    for (respond, stream) in engines.into_iter().flat_map(|it| [(it, true), (it, false)]) {
+        let (bad, works) = (RawEngine::start("bad", respond), RawEngine::start("good", good));
+        let items = bad.item(CHATS) + &works.item(CHATS);
         let penstock = Penstock::start(&format!("backends:\n{items}"));
         for number in 0..40 {
             let text = format!("prompt {number}");
