@@ -11,7 +11,7 @@ use penstock_core::routing::ChosenStrategy;
 use serde_json::{Value, json};
 
 use super::ledger::{DEFAULT_ROWS, MAX_ROWS};
-use super::response::{AdminResponse, PendingResponse, AdminRefusal};
+use super::response::{AdminRefusal, AdminResponse, PendingResponse};
 use super::{Admin, AdminCall};
 use crate::observe::metrics::Scrape;
 

@@ -29,7 +29,7 @@ use crate::ollama::broadcast::command::BroadcastCommand;
 use crate::ollama::broadcast::progress::CommandProgress;
 use crate::ollama::broadcast::target_task::TargetTask;
 use crate::ollama::broadcast::targets::{choose, is_up};
-use crate::ollama::broadcast::verdict::{TargetEnd, BroadcastVerdict, judge};
+use crate::ollama::broadcast::verdict::{BroadcastVerdict, TargetEnd, judge};
 use crate::proxy::Proxy;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served, own_outcome};

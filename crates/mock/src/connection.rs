@@ -17,7 +17,7 @@ use super::records::{OpenRequest, Records};
 use super::responses::{self, Response, WholeResponse};
 use super::script::FaultScript;
 use super::spec::MockSpec;
-use super::wire::{ReadError, ClientSocket};
+use super::wire::{ClientSocket, ReadError};
 use super::wire_head::{RequestHead, is_probe_line};
 
 /// The state of a mock engine that its connections share.

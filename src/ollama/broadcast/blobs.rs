@@ -19,7 +19,7 @@ use crate::downstream::body::{BodyError, BodyLength};
 use crate::downstream::body_stream::BodyStream;
 use crate::downstream::client::Client;
 use crate::ollama::broadcast::targets::{check_right, choose, is_up};
-use crate::ollama::broadcast::verdict::{TargetEnd, BroadcastVerdict, judge, read_refusal};
+use crate::ollama::broadcast::verdict::{BroadcastVerdict, TargetEnd, judge, read_refusal};
 use crate::ollama::broadcast::{count_command, fleet_timeout};
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};

@@ -255,7 +255,7 @@ fn long_error_at_the_start_of_a_stream_is_read_to_its_end() {
     for terms in [chat(), ResponseTerms { is_converted: true, ..chat() }] {
         let of = |body| Disposition::of(&terms, &stream(body, false));
         assert_eq!(of(&error[..20_000]), None);
-        assert_eq!(of(&error), Some(HELD(Refusal::NoWork)));
+        assert_eq!(of(&error), Some(HELD(Withheld::NoWork)));
         let endless = format!("data: {{\"x\":\"{}", "z".repeat(MAX_HELD));
         assert_eq!(of(&endless), Some(Disposition::Relay), "what is held is bounded");
     }
