@@ -137,6 +137,11 @@ impl ModelLatency {
 /// is therefore tried again and judged by its new samples. A decision reads it for every candidate,
 /// so ageing is shifts and one multiplication: linear between two halvings.
 ///
+/// Its time is that of the sample learned last, which after a long stream is the time of a first
+/// token long ago. Found in simulation: with the time of the latest first token instead, `smart`
+/// avoids backends for longer by what they did before, and of chats at 0.85 of the capacity 70
+/// points fewer are in time.
+///
 /// Packed as [`Peak`] is.
 #[derive(Debug, Default)]
 struct Average(AtomicU64);
