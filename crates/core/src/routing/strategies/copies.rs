@@ -11,7 +11,7 @@ use penstock_scoring::{Candidate, PredictedLatency, RequestCosts, RequestFeature
 const MIN_COPIES: usize = 3;
 /// The number of later requests that a further copy is expected to serve, per backend that has the
 /// prompt. Found in simulation: with 8, agents whose caches are full have 3 % fewer tokens per
-/// second, because copies evict other prompts; from 0.3 to 8 nothing else differs.
+/// second, because copies evict other prompts; with 1 as many as without further copies.
 const USES_PER_COPY: f64 = 1.0;
 
 /// Returns the candidate without the prompt on which a copy saves most, if `chosen` has the prompt,
