@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::response::{AdminRefusal, AdminResponse};
 use super::{Admin, AdminCall};
-use crate::observe::decision_log::{CAPTURES_KEPT, DECISIONS_KEPT};
+use crate::observe::decision_log::{MAX_CAPTURES, DECISIONS_KEPT};
 
 /// The time that decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);
@@ -26,7 +26,7 @@ pub(super) fn latest(admin: &Admin, call: &AdminCall<'_>) -> Result<AdminRespons
         Some(given) => Some(given.parse().map_err(|_not_a_number| AdminRefusal::NotACount)?),
     };
     match given("capture=") {
-        Some("true") => return Ok(captured(admin, count.unwrap_or(CAPTURES_KEPT))),
+        Some("true") => return Ok(captured(admin, count.unwrap_or(MAX_CAPTURES))),
         Some("false") => {
             admin.proxy.captures.end();
             admin.decisions.forget_captures();
@@ -45,7 +45,7 @@ fn captured(admin: &Admin, count: usize) -> AdminResponse {
     let (total, decisions) = admin.decisions.captured(count);
     let seconds = CAPTURED_FOR.as_secs();
     let head = format!(
-        "{{\"captured\": {total}, \"kept\": {CAPTURES_KEPT}, \"captures_for_s\": {seconds}, \
+        "{{\"captured\": {total}, \"kept\": {MAX_CAPTURES}, \"captures_for_s\": {seconds}, \
          \"decisions\": ["
     );
     // Serializing fails only for maps whose keys are not strings; a capture has none.

@@ -3,7 +3,7 @@
 
 mod captures;
 
-pub use captures::CAPTURES_KEPT;
+pub use captures::MAX_CAPTURES;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -76,6 +76,6 @@ pub(super) fn share_budgets(
 
 /// Returns a hook that reports what was spent before the process exits.
 pub(super) fn report_budgets(budgets: Arc<SharedBudgets>) -> ShutdownHook {
-    const LIMIT: Duration = Duration::from_secs(2);
-    Box::new(move || budgets.flush(LIMIT))
+    const MAX_FLUSH: Duration = Duration::from_secs(2);
+    Box::new(move || budgets.flush(MAX_FLUSH))
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use penstock_core::routing::Capture;
 
 /// The number of captured decisions kept.
-pub const CAPTURES_KEPT: usize = 1024;
+pub const MAX_CAPTURES: usize = 1024;
 /// The maximum number of backend rows of all captures together: some 20 MiB.
 const MAX_ROWS: usize = 65_536;
 
@@ -29,7 +29,7 @@ impl Captures {
         ring.total += 1;
         ring.kept.push_back(Arc::new(capture));
         // One capture always stays, however many rows it has.
-        while ring.kept.len() > CAPTURES_KEPT || (ring.rows > MAX_ROWS && ring.kept.len() > 1) {
+        while ring.kept.len() > MAX_CAPTURES || (ring.rows > MAX_ROWS && ring.kept.len() > 1) {
             let Some(oldest) = ring.kept.pop_front() else { break };
             ring.rows -= oldest.rows();
         }

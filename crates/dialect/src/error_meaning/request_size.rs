@@ -16,7 +16,7 @@ const TOKENS: &[&str] = &["token", "tpm", "too large"];
 const BEFORE_TIMES: &[&str] =
     &["try again in ", "retry in ", "again after ", "retry after ", "retry-after: ", "wait "];
 /// The words before the limit.
-const LIMIT: &[&str] = &["limit ", "limit: ", "limit = ", "limit of ", "limit is "];
+const LIMIT_WORDS: &[&str] = &["limit ", "limit: ", "limit = ", "limit of ", "limit is "];
 /// The words before the number of tokens that the request needs.
 const REQUESTED: &[&str] = &[
     "requested ",
@@ -33,7 +33,7 @@ const REQUESTED: &[&str] = &[
 /// Returns whether a message, in lower case, says that the request is larger than a limit. Without
 /// both numbers, a message that names a time is about a limit that is used up for now.
 pub(super) fn exceeds_limit(message: &str) -> bool {
-    match (number_after(message, LIMIT), number_after(message, REQUESTED)) {
+    match (number_after(message, LIMIT_WORDS), number_after(message, REQUESTED)) {
         // A limit of zero is an account that may not use the model at all.
         (Some(limit), Some(requested)) => {
             limit > 0 && requested > limit && TOKENS.iter().any(|word| message.contains(word))

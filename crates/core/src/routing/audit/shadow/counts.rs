@@ -7,7 +7,7 @@ use penstock_api::units::{Timestamp, to_micros};
 use serde::Serialize;
 
 /// The limit of the method, as reports state it.
-const LIMIT: &str =
+const METHOD_LIMIT: &str =
     "load and telemetry are the live ones: the shadow does not feel its own choices";
 
 /// The counters of a shadow. Its thread writes them, except for drops.
@@ -175,7 +175,7 @@ impl ShadowReport {
             shadow: side(shadow, counts.shadow_tokens),
             index_bytes: counts.index_bytes,
             lag_ms: share(counts.lag_micros, 1000 * (same + other + none)),
-            limit: LIMIT,
+            limit: METHOD_LIMIT,
         }
     }
 }
