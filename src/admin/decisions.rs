@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::response::{AdminRefusal, AdminResponse};
 use super::{Admin, AdminCall};
-use crate::observe::decision_log::{MAX_CAPTURES, DECISIONS_KEPT};
+use crate::observe::decision_log::{DECISIONS_KEPT, MAX_CAPTURES};
 
 /// The time that decisions are captured after the last request for them.
 const CAPTURED_FOR: Duration = Duration::from_secs(60);

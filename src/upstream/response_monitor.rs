@@ -9,7 +9,7 @@ use penstock_api::{Operation, ResultFormat, StreamFraming};
 use penstock_dialect::JsonEnd;
 use penstock_scan::{
     EventScanner, Passed, RequestProfile, ResponseIdFinder, Usage, UsageBounds, WholeResult,
-    find_counts, find_usage, has_failed_choice, has_failed_status,
+    find_counts, find_usage, has_failed_choice, has_failed_status, may_be_blank,
 };
 
 /// The length of a response's end that is kept to find its `usage`.
@@ -361,12 +361,13 @@ impl ResponseMonitor {
             }
     }
 
-    /// Returns whether the engine has counted output that a whole response does not show.
+    /// Returns whether the engine has counted output that a whole response does not show. A chat
+    /// shows all of it but its reasoning.
     fn has_hidden_output(&self) -> bool {
         let usage = self.usage.unwrap_or_default();
         usage.reasoning_tokens.is_some_and(|count| count > 0)
             // One may be the end itself. Others are work, in a form that is not known.
-            || usage.completion_tokens.is_some_and(|count| count > 1)
+            || may_be_blank(self.operation) && usage.completion_tokens.is_some_and(|count| count > 1)
     }
 
     /// Returns whether the client has received whole events, so that another one can follow.

@@ -29,7 +29,7 @@ pub(super) fn is_cut_short(body: &[u8]) -> bool {
 
 /// Returns whether white space alone may be the result of an operation, as where code or a text is
 /// continued: Ollama's `generate` does that, too.
-pub(super) fn may_be_blank(operation: Operation) -> bool {
+pub fn may_be_blank(operation: Operation) -> bool {
     !matches!(
         operation,
         Operation::Chat | Operation::Messages | Operation::Responses | Operation::OllamaChat

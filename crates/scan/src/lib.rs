@@ -49,6 +49,7 @@ mod usage_bounds;
 mod weight;
 mod whole_result;
 
+pub use blank::may_be_blank;
 pub use cursor::Syntax;
 pub use failed_choice::{has_failed_choice, has_failed_status};
 pub use further_models::find_further_model;

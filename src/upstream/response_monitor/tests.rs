@@ -52,6 +52,7 @@ fn results_without_output_are_empty_unless_little_was_requested() {
     for (body, expected, judgement) in [
         (empty, ExpectedOutput::Any, (false, true)),
         (empty, ExpectedOutput::Little, (false, false)),
+        (&empty.replace(":1}", ":12}"), ExpectedOutput::Any, (false, true)),
         (thought, ExpectedOutput::Any, (false, false)),
         (none, ExpectedOutput::Any, (false, true)),
         (none, ExpectedOutput::Little, (false, false)),
