@@ -55,14 +55,14 @@ struct DiscoveryState {
     client: Arc<DiscoveryClient>,
     rng: Mutex<SmallRng>,
     waiting: Arc<AtomicUsize>,
-    batches: mpsc::UnboundedSender<DiscoveredFleet>,
+    batches: mpsc::UnboundedSender<WatchedFleet>,
     scraper: Scraper,
     /// The queue, until the service runs.
-    queue: Mutex<Option<mpsc::UnboundedReceiver<DiscoveredFleet>>>,
+    queue: Mutex<Option<mpsc::UnboundedReceiver<WatchedFleet>>>,
 }
 
 /// The backends of one configuration.
-struct DiscoveredFleet {
+struct WatchedFleet {
     fleet: Arc<Fleet>,
     discovery: DiscoveryConfig,
     round: FirstRound,
@@ -133,7 +133,7 @@ impl DiscoveryService {
         };
         self.0.scraper.watch(fleet, config);
         let discovery = config.discovery.clone();
-        let batch = DiscoveredFleet { fleet: Arc::clone(fleet), discovery, round };
+        let batch = WatchedFleet { fleet: Arc::clone(fleet), discovery, round };
         let is_watched = self.0.batches.send(batch).is_ok();
         async move {
             if is_watched && fresh > 0 {
@@ -142,7 +142,7 @@ impl DiscoveryService {
         }
     }
 
-    fn spawn(&self, batch: &DiscoveredFleet) -> JoinSet<()> {
+    fn spawn(&self, batch: &WatchedFleet) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for backend in &batch.fleet.topology().backends {
             let watcher = Watcher {

@@ -23,7 +23,7 @@ impl StoredPart {
     }
 }
 
-/// The target of a path.
+/// The meaning of a path of the data port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PathTarget<'a> {
     Operation(Operation),

@@ -270,7 +270,7 @@ struct RelayProgress<'a> {
     /// The result of the attempt, if the response is complete.
     result: AttemptResult,
     is_stream: bool,
-    /// True if it cannot be read: no content coding was requested.
+    /// True if the body has a content coding, which penstock did not request and does not read.
     is_unread: bool,
     counter: TokenCounter,
 }

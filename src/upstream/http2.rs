@@ -16,7 +16,7 @@ use penstock_core::fleet::Backend;
 use pingora::protocols::Stream;
 
 use super::failure::ConnectError;
-use stream::BackendStream;
+use stream::Http2BackendStream;
 use usage::{ConnectionUsage, StreamPermit};
 
 /// The most streams on one connection, whatever the backend allows.
@@ -54,7 +54,7 @@ impl Http2Connection {
         let limit = self.requests.current_max_send_streams().min(MAX_STREAMS);
         let permit: StreamPermit = self.usage.try_open(limit)?;
         let is_https = backend.config.url.https;
-        Some(Box::new(BackendStream::new(self.requests.clone(), permit, is_https)))
+        Some(Box::new(Http2BackendStream::new(self.requests.clone(), permit, is_https)))
     }
 }
 

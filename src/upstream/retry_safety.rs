@@ -27,7 +27,7 @@ use penstock_core::routing::RetrySafety;
 
 use super::connection::Connection;
 use super::failure::{AttemptFailure, ConnectError, ConnectionEnd, ExchangeError, Withheld};
-use super::http2::stream::BackendStream;
+use super::http2::stream::Http2BackendStream;
 use super::shortage::Shortage;
 
 /// The rule for each failure.
@@ -71,7 +71,7 @@ pub(crate) fn request_is_unread(connection: &Connection, error: ExchangeError) -
     let ExchangeError::Ended(end) = error else {
         return matches!(error, ExchangeError::ClosedWhileSending);
     };
-    if let Some(stream) = connection.stream.as_any().downcast_ref::<BackendStream>() {
+    if let Some(stream) = connection.stream.as_any().downcast_ref::<Http2BackendStream>() {
         return stream.was_refused();
     }
     connection.has_unsent_bytes()

@@ -1,4 +1,5 @@
-//! Bitmaps of stretches of 64 bytes, made with the widest vector instructions of the processor.
+//! Bitmaps of stretches of 64 bytes, made with the widest vector instructions of the processor, and
+//! the escapes among their backslashes.
 
 use pulp::{Arch, NullaryFnOnce};
 use wide::u8x16;

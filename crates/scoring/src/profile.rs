@@ -163,6 +163,11 @@ impl Profile {
         self.decides_homes
     }
 
+    /// Returns whether popular prompts get copies on more backends.
+    pub fn copies_prompts(&self) -> bool {
+        self.needs.contains(Needs::COPIES) && !self.decides_homes
+    }
+
     /// Returns whether any scorer reads the cached part of a prompt.
     pub fn reads_prefixes(&self) -> bool {
         self.needs.contains(Needs::PREFIXES)

@@ -51,6 +51,8 @@ impl Needs {
     pub const PREDICTIONS: Self = Self(1 << 7);
     /// The home of the session; the scorer decides how it counts.
     pub const HOMES: Self = Self(1 << 8);
+    /// Copies of popular prompts on more backends: the scorer weighs one request alone.
+    pub const COPIES: Self = Self(1 << 9);
     /// The further readings that a recorded decision keeps. Not the prefixes: ties between equals
     /// are broken by them, so reading them would change the decision.
     pub const RECORDED: Self = Self(

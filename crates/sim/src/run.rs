@@ -73,8 +73,8 @@ const MAX_UNSEEN: f64 = 0.05;
 /// the end of a stream is logged after its slot was free for the next request.
 const MIN_HELD_SHARE: f64 = 0.01;
 
-/// Marks the streams of an engine if it ran too many requests beside them, of which no first token
-/// is known.
+/// Marks the streams of an engine if it ran too many requests beside them, whose times do not show
+/// it.
 pub(super) fn mark_unseen(streams: &mut [Timing], unseen: usize) {
     let lacks_others = unseen as f64 > MAX_UNSEEN * streams.len() as f64;
     streams.iter_mut().for_each(|one| one.lacks_others = lacks_others);

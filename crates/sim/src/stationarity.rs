@@ -11,7 +11,7 @@ const MAX_GROWTH: f64 = 0.015;
 const CHANCE: f64 = 10.0;
 const DEVIATIONS: f64 = 2.0;
 
-/// The load of a run in relation to its capacity.
+/// The verdict on a run: the fleet kept up with the workload, or its queue grew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stationarity {
     /// The fleet kept up with the workload.

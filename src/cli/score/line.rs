@@ -1,4 +1,4 @@
-//! One line of input.
+//! One line of `penstock score`: its JSON, and the members that it must have.
 
 use std::fmt;
 use std::marker::PhantomData;

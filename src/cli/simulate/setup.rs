@@ -37,7 +37,7 @@ pub(super) struct SimulationPlan {
     pub(super) notes: Vec<String>,
 }
 
-/// The source of a configuration.
+/// The source of a fleet: a configuration, or a number of equal backends.
 pub(super) enum FleetSource {
     File(PathBuf),
     /// A fleet with this number of backends.

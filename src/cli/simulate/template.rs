@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use flate2::read::GzDecoder;
-use penstock_sim::workload::{TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace};
+use penstock_sim::workload::{
+    TraceError, TraceFormat, Workload, WorkloadSpec, generate, presets, read_trace,
+};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::arguments::SimulateArgs;
@@ -51,13 +53,15 @@ impl Template {
             other => other,
         })?;
         let hash = hash_of(&text);
+        if text.trim().is_empty() {
+            return Err(SimulateError::Trace { path, source: TraceError::Empty });
+        }
         if TraceFormat::of(&text).is_some() {
             return Ok((Self::Trace(text), hash));
         }
         // A trace in an unknown format, as which it is refused, and not as a faulty workload.
         if text.trim_start().starts_with('{') || !text.contains("streams") {
-            let source = penstock_sim::workload::TraceError::Unknown;
-            return Err(SimulateError::Trace { path, source });
+            return Err(SimulateError::Trace { path, source: TraceError::Unknown });
         }
         let spec = WorkloadSpec::parse(&text)
             .map_err(|source| SimulateError::Workload { path, source })?;

@@ -232,6 +232,7 @@ fn wrong_inputs_are_named() {
         (&["simulate", "chatbot", "--threads", "0"][..], "--threads: at least 1"),
         (&["simulate", "chatbot", "--speed", "0"][..], "--speed: a number greater than 0"),
         (&["simulate", "rustfmt.toml"][..], "no known trace"),
+        (&["simulate", "/dev/null"][..], "the trace has no requests"),
     ] {
         let called = call(arguments);
         assert_eq!(called.code, 2, "{arguments:?}");

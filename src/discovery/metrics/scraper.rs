@@ -50,12 +50,12 @@ struct ScraperState {
     reader: PageReader,
     budget: Arc<ScrapeBudget>,
     rng: Mutex<SmallRng>,
-    batch: watch::Sender<Option<ScrapedFleet>>,
+    batch: watch::Sender<Option<ScrapeTargets>>,
 }
 
 /// The backends of one configuration.
 #[derive(Clone)]
-struct ScrapedFleet {
+struct ScrapeTargets {
     fleet: Arc<Fleet>,
     config: TelemetryConfig,
     /// True if engines are not scraped that a scrape disturbs. Their load is what penstock has
@@ -83,7 +83,7 @@ impl Scraper {
     /// Scrapes the backends of this fleet from now on, and no others; none if the configuration
     /// needs no telemetry.
     pub(in crate::discovery) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
-        let batch = config.wants_telemetry().then(|| ScrapedFleet {
+        let batch = config.wants_telemetry().then(|| ScrapeTargets {
             fleet: Arc::clone(fleet),
             config: config.telemetry.clone(),
             spares_disturbed: !config.needs_telemetry(),
@@ -91,7 +91,7 @@ impl Scraper {
         self.0.batch.send_replace(batch);
     }
 
-    fn spawn(&self, batch: &ScrapedFleet) -> JoinSet<()> {
+    fn spawn(&self, batch: &ScrapeTargets) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for backend in &batch.fleet.topology().backends {
             let sources = sources(&backend.config);
@@ -154,7 +154,7 @@ impl BackgroundService for Scraper {
 
 struct Task {
     backend: Backend,
-    batch: ScrapedFleet,
+    batch: ScrapeTargets,
     shared: Arc<ScraperState>,
     fetcher: Fetcher,
     rng: SmallRng,

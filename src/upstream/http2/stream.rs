@@ -7,7 +7,7 @@
 //! chunk header per DATA frame; only backends with `http2: true` pay it.
 //!
 //! Invariants: the request is sent once and never again here (a retry is the proxy's decision, by
-//! [`BackendStream::was_refused`]). A response without `content-length` is chunked, so that a reset
+//! [`Http2BackendStream::was_refused`]). A response without `content-length` is chunked, so that a reset
 //! stream cannot pass for a whole body. A DATA frame is acknowledged to flow control when it is
 //! moved to `read`, which happens only once `read` is empty, so a slow client holds back the
 //! backend.
@@ -35,7 +35,7 @@ use super::usage::StreamPermit;
 const MAX_FIELDS: usize = 256;
 
 /// One request and its response on a shared connection.
-pub(crate) struct BackendStream {
+pub(crate) struct Http2BackendStream {
     request: Sending,
     response: Receiving,
     /// The response as HTTP/1.1, not yet read.
@@ -69,7 +69,7 @@ enum Receiving {
     Done,
 }
 
-impl BackendStream {
+impl Http2BackendStream {
     pub(crate) fn new(requests: SendRequest<Bytes>, permit: StreamPermit, is_https: bool) -> Self {
         Self {
             request: Sending::Head { requests, head: BytesMut::new() },
@@ -278,7 +278,7 @@ fn write_data(out: &mut BytesMut, data: &[u8], is_chunked: bool) {
     }
 }
 
-impl AsyncRead for BackendStream {
+impl AsyncRead for Http2BackendStream {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -297,7 +297,7 @@ impl AsyncRead for BackendStream {
     }
 }
 
-impl AsyncWrite for BackendStream {
+impl AsyncWrite for Http2BackendStream {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -316,43 +316,43 @@ impl AsyncWrite for BackendStream {
     }
 }
 
-impl fmt::Debug for BackendStream {
+impl fmt::Debug for Http2BackendStream {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.write_str("Http2Stream")
+        out.write_str("Http2BackendStream")
     }
 }
 
 #[async_trait]
-impl Shutdown for BackendStream {
+impl Shutdown for Http2BackendStream {
     async fn shutdown(&mut self) {}
 }
 
-impl UniqueID for BackendStream {
+impl UniqueID for Http2BackendStream {
     fn id(&self) -> UniqueIDType {
         // There is no descriptor: the connection below is shared.
         -1
     }
 }
 
-impl Ssl for BackendStream {}
+impl Ssl for Http2BackendStream {}
 
-impl GetTimingDigest for BackendStream {
+impl GetTimingDigest for Http2BackendStream {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {
         Vec::new()
     }
 }
 
-impl GetProxyDigest for BackendStream {
+impl GetProxyDigest for Http2BackendStream {
     fn get_proxy_digest(&self) -> Option<Arc<ProxyDigest>> {
         None
     }
 }
 
-impl GetSocketDigest for BackendStream {
+impl GetSocketDigest for Http2BackendStream {
     fn get_socket_digest(&self) -> Option<Arc<SocketDigest>> {
         None
     }
 }
 
 #[async_trait]
-impl Peek for BackendStream {}
+impl Peek for Http2BackendStream {}

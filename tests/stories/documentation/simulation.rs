@@ -93,7 +93,7 @@ pub(super) fn policies() -> String {
 const WORLDS: &[&str] = &["balanced", "slo", "sticky", "llm-d", "lmetric", "smart"];
 
 /// The mean time to the end and the goodput in the workloads of `docs/performance/worlds`; in a
-/// closed loop the tokens per second. A cell names the seeds in which the queue grew.
+/// closed loop the tokens per second. A cell shows in how many seeds the queue grew.
 pub(super) fn worlds() -> String {
     let rows = cells_of("worlds.json").into_iter().map(|cell| {
         let is_closed = cell["workload"] == "closed160";

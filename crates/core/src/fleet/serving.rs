@@ -1,4 +1,4 @@
-//! A model on a backend, as decisions read it.
+//! A model on a backend, as decisions read it, with the capabilities that its engine says it lacks.
 
 use std::sync::Arc;
 

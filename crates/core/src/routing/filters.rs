@@ -180,8 +180,7 @@ pub(super) fn rejections<'a>(
     (0_u32..).zip(model.serving.iter().map(move |candidate| filters.check(candidate)))
 }
 
-/// The result of [`Filters::check`]. `bool` is for callers that ignore the
-/// reason: none is built.
+/// The result of [`Filters::check`]. `bool` is for callers that ignore the reason: none is built.
 pub trait Verdict {
     /// The backend may take the request.
     fn admit() -> Self;

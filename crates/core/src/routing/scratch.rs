@@ -1,4 +1,5 @@
-//! The buffers of a decision, kept by its caller so that no decision allocates.
+//! The buffers of a decision, kept by its caller so that no decision allocates, and the context of
+//! one: its randomness, buffers and recorder.
 
 use penstock_scoring::{Candidate, ScoreMatrix};
 use rand::Rng;

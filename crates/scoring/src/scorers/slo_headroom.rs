@@ -97,7 +97,9 @@ impl Scorer for SloHeadroom {
     }
 
     fn needs(&self) -> Needs {
-        Needs::PREFIXES.with(Needs::PREDICTIONS)
+        let needs = Needs::PREFIXES.with(Needs::PREDICTIONS);
+        // Nothing spreads what it packs.
+        if self.prefer == Prefer::Most { needs.with(Needs::COPIES) } else { needs }
     }
 }
 

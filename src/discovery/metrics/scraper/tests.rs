@@ -67,7 +67,7 @@ async fn task(url: &str, rest: &str) -> Task {
     let backend = fleet.topology().backends[0].clone();
     assert!(dns::resolve(&backend, &dns::Resolver::new(&config.discovery)).await);
     let Scraper(shared) = Scraper::new(1);
-    let batch = ScrapedFleet { fleet, config: config.telemetry.clone(), spares_disturbed: false };
+    let batch = ScrapeTargets { fleet, config: config.telemetry.clone(), spares_disturbed: false };
     Task {
         fetcher: Fetcher::new(backend.clone(), &batch.config),
         sources: sources(&backend.config),

@@ -4,7 +4,9 @@
 //! with one client that sends three of four requests, all with one system prompt, two of eight
 //! backends never got a copy, and responses took 5 % longer.
 
-use penstock_scoring::{Candidate, PredictedLatency, RequestCosts, RequestFeatures, WARM};
+use penstock_scoring::{
+    Candidate, PredictedLatency, RequestCosts, RequestFeatures, Residency, WARM,
+};
 
 /// The least number of backends that have a popular prompt: a session that moved leaves its prompt
 /// on two.
@@ -14,15 +16,16 @@ const MIN_COPIES: usize = 3;
 /// second, because copies evict other prompts; with 1 as many as without further copies.
 const USES_PER_COPY: f64 = 1.0;
 
-/// Returns the candidate without the prompt on which a copy saves most, if `chosen` has the prompt,
+/// Returns the candidate that lacks the prompt and saves most by a copy, if `chosen` has the prompt,
 /// the prompt is popular, and later requests save more than this one loses.
-pub(super) fn further(
+pub(super) fn choose_for_copy(
     features: &RequestFeatures,
     candidates: &[Candidate],
     chosen: usize,
 ) -> Option<usize> {
     let has_prompt = |one: &Candidate| one.match_ratio() >= WARM;
-    let own = candidates.get(chosen).filter(|one| has_prompt(one))?.prediction.as_ref()?;
+    let warm = candidates.get(chosen).filter(|one| has_prompt(one))?;
+    let own = warm.prediction.as_ref()?;
     let copies = candidates.iter().filter(|one| has_prompt(one)).count();
     let is_popular = copies >= MIN_COPIES && 2 * copies > candidates.len();
     if !is_popular || copies == candidates.len() {
@@ -37,7 +40,14 @@ pub(super) fn further(
         let loss = costs.of_one(prediction) - own_cost;
         Some(gain * uses - loss).filter(|saved| gain > 0.0 && *saved > 0.0)
     };
-    let others = candidates.iter().enumerate().filter(|(_, one)| !has_prompt(one));
+    // To load a model or an adapter may take another one's place.
+    let is_loaded = |one: &Candidate| {
+        matches!(one.residency, Residency::Unknown | Residency::Resident)
+            && one.adapter == warm.adapter
+    };
+    let may_get =
+        |one: &Candidate| !has_prompt(one) && one.priority == warm.priority && is_loaded(one);
+    let others = candidates.iter().enumerate().filter(|(_, one)| may_get(one));
     let savings = others.filter_map(|(place, one)| Some((place, saved(one)?)));
     savings.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(place, _)| place)
 }
@@ -93,7 +103,7 @@ mod tests {
     }
 
     fn placed(candidates: &[Candidate]) -> Option<usize> {
-        further(&RequestFeatures::default(), candidates, 0)
+        choose_for_copy(&RequestFeatures::default(), candidates, 0)
     }
 
     #[test]
@@ -103,7 +113,17 @@ mod tests {
         assert_eq!(placed(&fleet(4, 30.0, 8)), None, "half of the backends are not most of them");
         assert_eq!(placed(&fleet(2, 30.0, 3)), None, "a session that moved");
         assert_eq!(placed(&fleet(8, 30.0, 8)), None, "all have it");
-        assert_eq!(further(&RequestFeatures::default(), &fleet(5, 30.0, 8), 6), None, "no copy");
+        assert_eq!(
+            choose_for_copy(&RequestFeatures::default(), &fleet(5, 30.0, 8), 6),
+            None,
+            "no copy"
+        );
+        let mut unequal = fleet(5, 30.0, 8);
+        unequal.iter_mut().for_each(|one| one.priority = one.row / 5);
+        assert_eq!(placed(&unequal), None, "the others are for emergencies");
+        let mut unloaded = fleet(5, 30.0, 8);
+        unloaded.iter_mut().skip(5).for_each(|one| one.residency = Residency::Loadable);
+        assert_eq!(placed(&unloaded), None, "no model is loaded for it");
         let mut untrusted = fleet(5, 30.0, 8);
         for one in untrusted.iter_mut().filter_map(|one| one.prediction.as_mut()) {
             one.is_trusted = false;

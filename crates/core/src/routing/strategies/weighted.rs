@@ -40,8 +40,10 @@ pub(in crate::routing) fn pick(
     let is_home = candidates.get(chosen).is_some_and(|one| features.home == Some(one.row));
     let other = match is_home {
         true => None,
-        false => explored(&features, candidates, chosen, random.rng())
-            .or_else(|| copies::further(&features, candidates, chosen)),
+        false => explored(&features, candidates, chosen, random.rng()).or_else(|| {
+            let copies = profile.copies_prompts();
+            copies.then(|| copies::choose_for_copy(&features, candidates, chosen)).flatten()
+        }),
     };
     let chosen = other.unwrap_or(chosen);
     Some(Picked {
