@@ -3,7 +3,7 @@
 //! configuration on machines where penstock does not run.
 
 use std::io::ErrorKind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::Soundness;
 use crate::sections::Config;
@@ -46,9 +46,10 @@ pub(super) fn check_same_files(
         ("ledger", "path", "ledger.path", config.ledger.path.as_deref()),
         ("auth", "store", "auth.store", config.auth.store.as_deref()),
     ];
-    let mut seen: Vec<(&'static str, &Path)> = Vec::new();
+    let mut seen: Vec<(&'static str, PathBuf)> = Vec::new();
     for (section, name, key, file) in files {
         let Some(file) = file.filter(|_| sound.holds_at(root, section)) else { continue };
+        let file = in_real_folder(file);
         match seen.iter().find(|(_, other)| *other == file) {
             Some((other, _)) => {
                 let place = &root.at(section).at(name).place;
@@ -57,6 +58,12 @@ pub(super) fn check_same_files(
             None => seen.push((key, file)),
         }
     }
+}
+
+/// Returns a path in the spelling that all paths to its file share, if its folder exists.
+fn in_real_folder(file: &Path) -> PathBuf {
+    let folder = file.parent().and_then(|folder| folder.canonicalize().ok());
+    folder.zip(file.file_name()).map_or_else(|| file.to_owned(), |(folder, name)| folder.join(name))
 }
 
 fn log_file(config: &Config) -> Option<&Path> {

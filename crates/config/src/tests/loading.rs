@@ -369,6 +369,8 @@ fn two_settings_cannot_name_the_same_file() {
         error.contains("penstock.yaml:3:16: 'ledger.path' is the file of 'access_log.path'"),
         "{error}"
     );
+    let other = load(&text.replacen("a.db", "src/../a.db", 1)).unwrap_err().to_string();
+    assert!(other.contains("'ledger.path' is the file of 'access_log.path'"), "{other}");
     assert!(load(&text.replacen("a.db", "c.log", 1)).is_ok());
 }
 
