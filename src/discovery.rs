@@ -55,7 +55,7 @@ struct DiscoveryState {
     client: Arc<DiscoveryClient>,
     rng: Mutex<SmallRng>,
     waiting: Arc<AtomicUsize>,
-    batches: mpsc::UnboundedSender<WatchedFleet>,
+    fleets: mpsc::UnboundedSender<WatchedFleet>,
     scraper: Scraper,
     /// The queue, until the service runs.
     queue: Mutex<Option<mpsc::UnboundedReceiver<WatchedFleet>>>,
@@ -68,11 +68,11 @@ struct WatchedFleet {
     round: FirstRound,
 }
 
-/// The first checks of the backends in a batch that are new.
+/// The first checks of the backends of a fleet that are new.
 #[derive(Clone)]
 struct FirstRound {
     left: Arc<AtomicUsize>,
-    /// The count that readiness waits for; no later batch makes a process unready again.
+    /// The count that readiness waits for; no later fleet makes a process unready again.
     waiting: Arc<AtomicUsize>,
     ended: Arc<Notify>,
 }
@@ -91,13 +91,13 @@ impl FirstRound {
 impl DiscoveryService {
     /// Creates a service for the backends of a fleet. `seed` starts its jitter.
     pub fn new(fleet: &Arc<Fleet>, config: &Config, seed: u64) -> Self {
-        let (batches, queue) = mpsc::unbounded_channel();
+        let (fleets, queue) = mpsc::unbounded_channel();
         let backends = fleet.topology().backends.len();
         let service = Self(Arc::new(DiscoveryState {
             client: Arc::default(),
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
             waiting: Arc::new(AtomicUsize::new(backends)),
-            batches,
+            fleets,
             // Another seed, so that scrapes do not repeat the jitter of the checks.
             scraper: Scraper::new(seed.wrapping_add(1)),
             queue: Mutex::new(Some(queue)),
@@ -133,8 +133,8 @@ impl DiscoveryService {
         };
         self.0.scraper.watch(fleet, config);
         let discovery = config.discovery.clone();
-        let batch = WatchedFleet { fleet: Arc::clone(fleet), discovery, round };
-        let is_watched = self.0.batches.send(batch).is_ok();
+        let watched = WatchedFleet { fleet: Arc::clone(fleet), discovery, round };
+        let is_watched = self.0.fleets.send(watched).is_ok();
         async move {
             if is_watched && fresh > 0 {
                 ended.notified().await;
@@ -142,18 +142,18 @@ impl DiscoveryService {
         }
     }
 
-    fn spawn(&self, batch: &WatchedFleet) -> JoinSet<()> {
+    fn spawn(&self, watched: &WatchedFleet) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        for backend in &batch.fleet.topology().backends {
+        for backend in &watched.fleet.topology().backends {
             let watcher = Watcher {
-                fleet: Arc::clone(&batch.fleet),
-                discovery: batch.discovery.clone(),
+                fleet: Arc::clone(&watched.fleet),
+                discovery: watched.discovery.clone(),
                 client: Arc::clone(&self.0.client),
                 schedule: CheckSchedule::new(
                     backend.clone(),
                     SmallRng::from_rng(&mut *self.0.rng.lock()),
                 ),
-                first: is_fresh(backend).then(|| batch.round.clone()),
+                first: is_fresh(backend).then(|| watched.round.clone()),
                 backend: backend.clone(),
             };
             tasks.spawn(watcher.run());
@@ -171,12 +171,12 @@ fn is_fresh(backend: &Backend) -> bool {
 impl BackgroundService for DiscoveryService {
     async fn start(&self, mut shutdown: ShutdownWatch) {
         let Some(mut queue) = self.0.queue.lock().take() else { return };
-        // Replacing the set ends the tasks of the previous batch.
+        // Replacing the set ends the tasks of the previous fleet.
         let mut watchers = JoinSet::new();
         loop {
             tokio::select! {
-                batch = queue.recv() => match batch {
-                    Some(batch) => watchers = self.spawn(&batch),
+                watched = queue.recv() => match watched {
+                    Some(watched) => watchers = self.spawn(&watched),
                     None => return,
                 },
                 changed = shutdown.changed() => {

@@ -104,21 +104,21 @@ pub(super) fn run(args: &DemoArgs, _output: &mut Output) -> Result<(), CliError>
     };
     let traffic = args.traffic.then(Traffic::prepare).transpose();
     let traffic = traffic.map_err(|error| CliError::failure(DemoError::Ledger(error)))?;
-    let scene = RunningDemo { addresses, engines: engines.into(), traffic: traffic.map(Arc::new) };
-    let yaml = scene.to_yaml();
+    let demo = RunningDemo { addresses, engines: engines.into(), traffic: traffic.map(Arc::new) };
+    let yaml = demo.to_yaml();
     let config = Config::parse(&yaml, "demo", "".as_ref(), &Environment::default())?;
     let apply_log = logging::start(&config.log)?;
-    visit(&runtime, scene.clone(), args.once);
+    visit(&runtime, demo.clone(), args.once);
     let options = ServeOptions {
         seed: SEED,
         source: None,
         apply_log: Some(apply_log),
         successor: None,
         inherited: None,
-        hooks: scene.traffic.clone().map(Traffic::into_hook).into_iter().collect(),
+        hooks: demo.traffic.clone().map(Traffic::into_hook).into_iter().collect(),
     };
     let served = server::serve(config, options);
-    drop(scene);
+    drop(demo);
     // Clients of the load may wait for a response that never comes.
     runtime.shutdown_background();
     Ok(served?)
@@ -187,14 +187,14 @@ impl RunningDemo {
 
 /// Waits on another thread until the server is ready, then runs the demo. The server has the main
 /// thread.
-fn visit(runtime: &Runtime, scene: RunningDemo, once: bool) {
+fn visit(runtime: &Runtime, demo: RunningDemo, once: bool) {
     runtime.spawn_blocking(move || {
-        let addresses = scene.addresses;
+        let addresses = demo.addresses;
         let done = wait_until_ready(addresses.admin).and_then(|()| {
-            if let Some(traffic) = &scene.traffic {
-                traffic.start(&Handle::current(), addresses.data, Arc::clone(&scene.engines));
+            if let Some(traffic) = &demo.traffic {
+                traffic.start(&Handle::current(), addresses.data, Arc::clone(&demo.engines));
             }
-            if once { show_all(&scene) } else { introduce(&scene).map(|()| true) }
+            if once { show_all(&demo) } else { introduce(&demo).map(|()| true) }
         });
         match done {
             Ok(is_good) if once => std::process::exit(if is_good { OK } else { FAILED }.into()),
@@ -225,33 +225,33 @@ fn wait_until_ready(admin: SocketAddr) -> Result<(), CliError> {
 }
 
 /// Runs everything once. Returns whether all went as it should.
-fn show_all(scene: &RunningDemo) -> Result<bool, CliError> {
+fn show_all(demo: &RunningDemo) -> Result<bool, CliError> {
     let mut output = Output::of_process();
     let mut is_good = true;
     for trial in trials() {
-        let verdict = trial.run(&scene.addresses.data.to_string())?;
+        let verdict = trial.run(&demo.addresses.data.to_string())?;
         is_good &= verdict.is_good;
         output.line(verdict.line)?;
     }
-    Ok(play_acts(scene, &mut output)? && is_good)
+    Ok(play_acts(demo, &mut output)? && is_good)
 }
 
 /// Sends requests to the two engines with the same model, and kills one of them.
-fn play_acts(scene: &RunningDemo, output: &mut Output) -> Result<bool, CliError> {
-    let data = scene.addresses.data;
+fn play_acts(demo: &RunningDemo, output: &mut Output) -> Result<bool, CliError> {
+    let data = demo.addresses.data;
     let session = acts::keep_session(data)?;
     output.line(&session.line)?;
-    let failover = acts::survive_kill(data, &scene.engines, &Handle::current())?;
+    let failover = acts::survive_kill(data, &demo.engines, &Handle::current())?;
     output.line(&failover.line)?;
     Ok(session.is_good && failover.is_good)
 }
 
-fn introduce(scene: &RunningDemo) -> Result<(), CliError> {
-    let DemoAddresses { data, admin } = scene.addresses;
+fn introduce(demo: &RunningDemo) -> Result<(), CliError> {
+    let DemoAddresses { data, admin } = demo.addresses;
     let mut output = Output::of_process();
-    let count = scene.engines.len();
+    let count = demo.engines.len();
     output.line(format!("penstock listens on http://{data} with {count} mock engines:"))?;
-    for spec in scene.engines.iter().map(|engine| engine.spec()) {
+    for spec in demo.engines.iter().map(|engine| engine.spec()) {
         for model in &spec.models {
             let (name, id, context) = (&spec.name, &model.id, model.context_length);
             let can: Vec<&str> = model.capabilities.names().collect();
@@ -263,7 +263,7 @@ fn introduce(scene: &RunningDemo) -> Result<(), CliError> {
     output
         .line(format!("Metrics, fleet and decisions: http://{admin}/metrics /fleet /decisions"))?;
     let mut header = String::new();
-    if let Some(traffic) = &scene.traffic {
+    if let Some(traffic) = &demo.traffic {
         let file = traffic.ledger();
         output.line(format!("In another terminal: penstock top --admin http://{admin}"))?;
         output.line(format!("Tokens: penstock usage --by key,model --file {}", file.display()))?;
@@ -275,7 +275,7 @@ fn introduce(scene: &RunningDemo) -> Result<(), CliError> {
         output.line(
             "\nTwo engines have llama3:8b. An agent works with one of them; then one is killed:",
         )?;
-        play_acts(scene, &mut output)?;
+        play_acts(demo, &mut output)?;
         output.line("")?;
     }
     output.line("Try these, and look for x-penstock-backend in the responses:")?;

@@ -50,7 +50,7 @@ struct ScraperState {
     reader: PageReader,
     budget: Arc<ScrapeBudget>,
     rng: Mutex<SmallRng>,
-    batch: watch::Sender<Option<ScrapeTargets>>,
+    targets: watch::Sender<Option<ScrapeTargets>>,
 }
 
 /// The backends of one configuration.
@@ -71,7 +71,7 @@ impl Scraper {
             reader: PageReader::default(),
             budget: Arc::default(),
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
-            batch: watch::Sender::new(None),
+            targets: watch::Sender::new(None),
         }))
     }
 
@@ -83,25 +83,25 @@ impl Scraper {
     /// Scrapes the backends of this fleet from now on, and no others; none if the configuration
     /// needs no telemetry.
     pub(in crate::discovery) fn watch(&self, fleet: &Arc<Fleet>, config: &Config) {
-        let batch = config.wants_telemetry().then(|| ScrapeTargets {
+        let targets = config.wants_telemetry().then(|| ScrapeTargets {
             fleet: Arc::clone(fleet),
             config: config.telemetry.clone(),
             spares_disturbed: !config.needs_telemetry(),
         });
-        self.0.batch.send_replace(batch);
+        self.0.targets.send_replace(targets);
     }
 
-    fn spawn(&self, batch: &ScrapeTargets) -> JoinSet<()> {
+    fn spawn(&self, targets: &ScrapeTargets) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        for backend in &batch.fleet.topology().backends {
+        for backend in &targets.fleet.topology().backends {
             let sources = sources(&backend.config);
             if sources.is_empty() {
                 continue;
             }
             let task = Task {
-                fetcher: Fetcher::new(backend.clone(), &batch.config),
+                fetcher: Fetcher::new(backend.clone(), &targets.config),
                 backend: backend.clone(),
-                batch: batch.clone(),
+                targets: targets.clone(),
                 shared: Arc::clone(&self.0),
                 rng: SmallRng::from_rng(&mut *self.0.rng.lock()),
                 sources,
@@ -120,24 +120,24 @@ impl Scraper {
 #[async_trait]
 impl BackgroundService for Scraper {
     async fn start(&self, mut shutdown: ShutdownWatch) {
-        let mut batches = self.0.batch.subscribe();
+        let mut changes = self.0.targets.subscribe();
         let mut balancing = tokio::time::interval(BALANCE_EVERY);
-        // Replacing the set ends the tasks of the previous batch.
+        // Replacing the set ends the tasks of the previous targets.
         let mut tasks = JoinSet::new();
-        // A batch may have been set before this service started.
-        batches.mark_changed();
+        // Targets may have been set before this service started.
+        changes.mark_changed();
         loop {
             tokio::select! {
-                changed = batches.changed() => {
+                changed = changes.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    let batch = batches.borrow_and_update().clone();
-                    tasks = batch.map(|batch| self.spawn(&batch)).unwrap_or_default();
+                    let targets = changes.borrow_and_update().clone();
+                    tasks = targets.map(|targets| self.spawn(&targets)).unwrap_or_default();
                 }
                 _ = balancing.tick() => {
-                    if let Some(batch) = &*self.0.batch.borrow() {
-                        self.0.budget.balance(now(), &batch.config);
+                    if let Some(targets) = &*self.0.targets.borrow() {
+                        self.0.budget.balance(now(), &targets.config);
                         self.0.connector.sweep();
                     }
                 }
@@ -154,7 +154,7 @@ impl BackgroundService for Scraper {
 
 struct Task {
     backend: Backend,
-    batch: ScrapeTargets,
+    targets: ScrapeTargets,
     shared: Arc<ScraperState>,
     fetcher: Fetcher,
     rng: SmallRng,
@@ -174,18 +174,18 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         // A new configuration must not scrape a whole fleet at once.
-        let spread = self.batch.config.interval.mul_f64(self.rng.random());
+        let spread = self.targets.config.interval.mul_f64(self.rng.random());
         tokio::time::sleep(spread).await;
         // Wait until DNS has resolved.
         while self.backend.state.addresses.first().is_none()
             && self.backend.state.health.status() == Health::Unknown
         {
-            tokio::time::sleep(self.batch.config.interval).await;
+            tokio::time::sleep(self.targets.config.interval).await;
         }
         loop {
-            if self.batch.spares_disturbed && facts(self.engine()).is_disturbed_by_scrapes {
+            if self.targets.spares_disturbed && facts(self.engine()).is_disturbed_by_scrapes {
                 self.backend.state.telemetry.stop();
-                tokio::time::sleep(self.batch.config.idle_interval).await;
+                tokio::time::sleep(self.targets.config.idle_interval).await;
                 continue;
             }
             let started = now();
@@ -256,7 +256,7 @@ impl Task {
 
     fn learn(&mut self, page: EnginePage, sent: &Fetched, took: Duration) {
         let telemetry = &self.backend.state.telemetry;
-        let has_later_start = self.batch.fleet.learn_details(&self.backend.state, &page.details);
+        let has_later_start = self.targets.fleet.learn_details(&self.backend.state, &page.details);
         // Without a start time, a counter that falls shows a restart.
         let has_fallen = page.details.started_at.is_none()
             && self.work.zip(page.work).is_some_and(|(before, now)| now < before);
@@ -265,7 +265,7 @@ impl Task {
         }
         if has_later_start || has_fallen {
             tracing::info!(backend = %self.backend.state.name, "engine restarted");
-            self.batch.fleet.forget_process(self.backend.state.id);
+            self.targets.fleet.forget_process(self.backend.state.id);
             self.cache_tokens = None;
         }
         if let Some((hits, queries)) = page.prefix_cache {
@@ -315,7 +315,7 @@ impl Task {
 
     /// Returns the pause between two scrapes that succeed.
     fn interval(&self) -> Duration {
-        let config = &self.batch.config;
+        let config = &self.targets.config;
         // An engine that became idle is scraped once more soon, or its last sample would be stale.
         let is_busy = self.was_busy || self.backend.state.load.in_flight() > 0;
         let usual = if is_busy { config.interval } else { config.idle_interval };
@@ -352,7 +352,7 @@ impl Task {
             if left.is_zero() || has_recovered {
                 return;
             }
-            let slice = self.batch.config.interval.mul_f64(self.shared.budget.interval_factor());
+            let slice = self.targets.config.interval.mul_f64(self.shared.budget.interval_factor());
             tokio::time::sleep(left.min(slice)).await;
         }
     }
