@@ -67,9 +67,9 @@ async fn task(url: &str, rest: &str) -> Task {
     let backend = fleet.topology().backends[0].clone();
     assert!(dns::resolve(&backend, &dns::Resolver::new(&config.discovery)).await);
     let Scraper(shared) = Scraper::new(1);
-    let batch = ScrapeTargets { fleet, config: config.telemetry.clone(), spares_disturbed: false };
+    let targets = ScrapeTargets { fleet, config: config.telemetry.clone(), spares_disturbed: false };
     Task {
-        fetcher: Fetcher::new(backend.clone(), &batch.config),
+        fetcher: Fetcher::new(backend.clone(), &targets.config),
         sources: sources(&backend.config),
         rng: SmallRng::seed_from_u64(1),
         known: None,
@@ -78,7 +78,7 @@ async fn task(url: &str, rest: &str) -> Task {
         work: None,
         cache_tokens: None,
         backend,
-        batch,
+        targets,
         shared,
     }
 }
@@ -164,7 +164,7 @@ async fn restart_clears_what_was_learned() {
     })
     .await;
     let mut task = task(&stub.url, "engine: vllm").await;
-    let fleet = task.batch.fleet.topology();
+    let fleet = task.targets.fleet.topology();
     let model = fleet.model(fleet.model_id("m").unwrap()).unwrap();
     let latency = &model.serving[0].latency;
     latency.learn_first_token(Duration::from_secs(1), Timestamp(0));
