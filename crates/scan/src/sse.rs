@@ -2,6 +2,7 @@
 //! completion or failure of the stream, and the usage it reports. The scanner reads lines in place
 //! and copies only those that a chunk boundary splits; the relay forwards the bytes regardless.
 
+mod chat_output;
 mod delta;
 mod event_member;
 mod long_line;
@@ -239,8 +240,8 @@ impl EventScanner {
         // The counts in llama.cpp's own format take five more searches. Only the last event has
         // them, and no token.
         self.add_usage(if has_token { usage } else { usage.or_else(|| find_counts(data)) });
-        if !has_token && usage.is_none() && self.form == EventForm::ChatDelta {
-            self.passed.read_unknown(data);
+        if self.form == EventForm::ChatDelta && !self.passed.tokens {
+            self.passed.read_unknown(data, !has_token && usage.is_none());
         }
         self.done |= self.event_ends;
     }

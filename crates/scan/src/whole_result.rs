@@ -315,7 +315,7 @@ fn is_list_of_errors(body: &[u8]) -> bool {
 }
 
 /// The output that a member of a message may be.
-fn carried_by(name: &[u8]) -> Carried {
+pub(super) fn carried_by(name: &[u8]) -> Carried {
     match name {
         b"role" | b"name" | b"id" | b"type" | b"annotations" | b"provider_specific_fields" => {
             Carried::Nothing

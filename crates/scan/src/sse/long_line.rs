@@ -117,7 +117,7 @@ impl EventScanner {
                 self.passed.note(data);
                 _ = self.read_rest(data);
                 if self.form == EventForm::ChatDelta {
-                    self.passed.read_unknown(data);
+                    self.passed.read_unknown(data, true);
                 }
                 if self.form == EventForm::Any {
                     self.note_long_token(&mut line, !self.event_ends, true);

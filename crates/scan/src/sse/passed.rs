@@ -6,13 +6,13 @@ use memchr::memmem::Finder;
 
 use penstock_api::{EventForm, Operation};
 
+use super::chat_output::ChatOutput;
 use super::delta::{DELTA, has_visible_string_at, has_visible_token_in_delta};
 use crate::Usage;
 use crate::blank::may_be_blank;
-use crate::cursor::{Cursor, Members};
 use crate::failed_choice::is_withheld;
 use crate::missing_result::is_foreign_refusal;
-use crate::ollama::{is_empty, is_filled_so_far};
+use crate::ollama::is_empty;
 use crate::tool_call::is_empty_call;
 
 static TEXT: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"text\""));
@@ -134,10 +134,15 @@ impl PassedEvents {
         self.media && !self.media_end
     }
 
-    /// Reads an event of a chat without a token: in another form than that of chats, it may be
-    /// output.
-    pub(super) fn read_unknown(&mut self, data: &[u8]) {
-        self.items |= is_event(data) && CHOICES.find(data).is_none() && may_show_output(data);
+    /// Reads an event of a chat, whose output may stand elsewhere than in a delta. `counts_beside`:
+    /// it has neither a token nor a usage, so that without choices it may be in another form.
+    pub(super) fn read_unknown(&mut self, data: &[u8], counts_beside: bool) {
+        if self.items || !is_event(data) {
+            return;
+        }
+        let output = ChatOutput::read(data, self.may_be_blank);
+        self.items |= output.is_in_choice
+            || (output.is_beside && counts_beside && CHOICES.find(data).is_none());
     }
 
     /// Returns whether neither the events nor the counts of the engine show any output. A limit may
@@ -169,38 +174,4 @@ fn has_visible_token(form: EventForm, data: &[u8]) -> bool {
 /// Returns whether the data of a line is an event: neither null nor empty.
 pub(crate) fn is_event(data: &[u8]) -> bool {
     !is_empty(data.trim_ascii())
-}
-
-/// Returns whether an event in a form that is not known may show output: text, a list or an object
-/// in a member that is no label, as far as it came.
-fn may_show_output(data: &[u8]) -> bool {
-    let mut cursor = Cursor::of_response(data);
-    if cursor.peek() != b'{' {
-        return true;
-    }
-    let mut is_shown = false;
-    _ = cursor.members(Members::named(is_label), |cursor, is_label, kind| {
-        is_shown |= is_filled_so_far(cursor, kind) && !is_label;
-        Ok(())
-    });
-    is_shown
-}
-
-/// Returns whether a member says something about a chat, and nothing of its output.
-fn is_label(name: &[u8]) -> bool {
-    matches!(
-        name,
-        b"id"
-            | b"object"
-            | b"type"
-            | b"model"
-            | b"created"
-            | b"created_at"
-            | b"provider"
-            | b"system_fingerprint"
-            | b"service_tier"
-            | b"usage"
-            | b"timings"
-            | b"error"
-    )
 }

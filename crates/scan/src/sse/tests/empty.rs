@@ -81,6 +81,38 @@ fn events_that_hold_nothing_are_no_output() {
 }
 
 #[test]
+fn chats_may_show_output_outside_of_deltas() {
+    for (choice, is_empty) in [
+        (r#""message":{"role":"assistant","content":"Hello there"}"#, false),
+        (r#""message":{"role":"assistant","content":"","tool_calls":[{"id":"t"}]}"#, false),
+        (r#""text":"Hello""#, false),
+        (r#""output":["a"]"#, false),
+        (r#""delta":{"role":"assistant","content":"","reasoning_text":"hm"}"#, false),
+        (r#""delta":{"content":" ","reasoning_text":"hm"}"#, false),
+        (r#""delta":{"content":null,"reasoning_details":[{"text":"hm"}]}"#, false),
+        (r#""delta":{"parts":{"text":"hm"}}"#, false),
+        (r#""message":{"role":"assistant","content":"","tool_calls":[]}"#, true),
+        (r#""message":{"role":"assistant","content":" \n"}"#, true),
+        (r#""message":{"content":"","tool_calls":[{"function":{"name":""}}]}"#, true),
+        (r#""message":null,"text":"""#, true),
+        (r#""text":" ""#, true),
+        (r#""delta":{"role":"assistant","reasoning_text":"","reasoning_details":[]}"#, true),
+        (r#""delta":{},"logprobs":{"content":[]},"stop_reason":"</s>","matched_stop":"x""#, true),
+        (r#""delta":{"content":""},"content_filter_results":{"hate":{"filtered":false}}"#, true),
+    ] {
+        for usage in ["", r#","usage":{"completion_tokens":300}"#] {
+            let event =
+                format!(r#"{{"choices":[{{"index":0,{choice},"finish_reason":"stop"}}]{usage}}}"#);
+            let (progress, scanner) =
+                fed(Operation::Chat, &format!("data: {event}\n\ndata: [DONE]\n\n"));
+            assert_eq!((progress.done, scanner.is_empty()), (true, is_empty), "{event}");
+        }
+    }
+    let text = "data: {\"choices\":[{\"text\":\" \"}]}\n\n";
+    assert!(!fed(Operation::FillInTheMiddle, text).1.is_empty(), "white space may be inserted");
+}
+
+#[test]
 fn items_without_deltas_may_be_output() {
     let item = "data: {\"type\":\"response.output_item.done\",\"item\":{\"type\":\"x\"}}\n\n";
     let ended = |name, count| {
