@@ -62,9 +62,8 @@ impl UsageBounds {
             false => 0,
         };
         let prompt = self.prompt.tokens.0.max(outside);
-        let has_reasoning = usage.reasoning_tokens.is_some_and(|count| count > 0);
-        let shows_all = passed.is_stream && !has_reasoning;
-        let most = || passed.most(shows_all, context, self.choices);
+        let hidden = usage.reasoning_tokens.unwrap_or(0);
+        let most = || passed.most(hidden, context, self.choices);
         let output = self.output.map_or_else(most, |output| output.0);
         let prompt_tokens = usage.prompt_tokens.map(|count| count.min(prompt));
         // What a cache had is a part of the prompt.
@@ -85,16 +84,13 @@ impl UsageBounds {
 }
 
 impl Passed {
-    /// Returns the upper bound of a response's tokens if the request sets no limit. `shows_all`:
-    /// none of them is hidden.
-    fn most(self, shows_all: bool, context: Option<u32>, choices: u32) -> u32 {
+    /// Returns the upper bound of a response's tokens if the request sets no limit. `hidden`: the
+    /// tokens that the engine counts as reasoning, which a stream need not show.
+    fn most(self, hidden: u32, context: Option<u32>, choices: u32) -> u32 {
         let shown = u32::try_from(self.bytes).unwrap_or(u32::MAX);
         let context = context.map(|context| context.saturating_mul(choices.max(1)));
-        match (shows_all, context) {
-            (true, context) => shown.min(context.unwrap_or(u32::MAX)),
-            (false, Some(context)) => context,
-            (false, None) => shown.max(HIDDEN),
-        }
+        let whole = context.unwrap_or_else(|| shown.max(HIDDEN));
+        if self.is_stream { whole.min(shown.saturating_add(hidden)) } else { whole }
     }
 }
 
@@ -186,6 +182,9 @@ mod tests {
             (Some(4990), None, 5000),
             (Some(4990), Some(32_768), 5000),
             (Some(4990), Some(4096), 4096),
+            (Some(1), None, 483),
+            (Some(1), Some(32_768), 483),
+            (Some(5000), Some(300), 300),
             (Some(0), None, 482),
             (None, None, 482),
         ] {
