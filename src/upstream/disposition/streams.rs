@@ -1,6 +1,6 @@
 //! Decides about a stream by its beginning.
 
-use memchr::memrchr;
+use memchr::memrchr2;
 use penstock_api::StreamFraming;
 use penstock_scan::FirstEvent;
 
@@ -22,7 +22,7 @@ pub(super) fn of_stream(
     let read = if terms.is_converted { FirstEvent::read_to_output } else { FirstEvent::read };
     let longest = if terms.is_converted { MAX_LEADING } else { MAX_HELD };
     // The lines that have ended: one that has not may still be an error.
-    let lines = memrchr(b'\n', body).map_or(0, |end| end + 1);
+    let lines = memrchr2(b'\n', b'\r', body).map_or(0, |end| end + 1);
     let is_short = lines < longest && body.len() < MAX_HELD;
     Some(match read(terms.sent, framing, body, is_whole) {
         FirstEvent::Incomplete if is_short => return None,

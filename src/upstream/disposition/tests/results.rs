@@ -128,6 +128,11 @@ fn converted_stream_is_judged_up_to_its_first_output() {
     assert_eq!(Disposition::of(&converted, &stream(role, false)), None);
     assert_eq!(decided(&converted, &stream(&busy, false)), HELD(Withheld::RateLimited));
     assert_eq!(decided(&converted, &stream(&token, false)), Disposition::Relay);
+    let many = role.repeat(300);
+    for lines in [&many, &many.replace('\n', "\r")] {
+        // They are not read again and again.
+        assert_eq!(decided(&converted, &stream(lines, false)), Disposition::Relay);
+    }
     // The role has gone to the client.
     assert_eq!(decided(&plain, &stream(&busy, false)), Disposition::Relay);
 }
