@@ -46,22 +46,34 @@ pub(super) fn is_visible(cursor: &mut Cursor<'_>, kind: u8) -> Result<bool, Synt
 /// Returns whether the cursor is at a string that is empty or has only white space, as far as it
 /// came if it is cut off. It reads no further than the first other character.
 pub(super) fn is_blank_string(cursor: &Cursor<'_>) -> bool {
-    let mut rest = match cursor.bytes.get(cursor.at..) {
-        Some([b'"', rest @ ..]) => rest,
-        _ => return false,
-    };
+    match cursor.bytes.get(cursor.at..) {
+        Some([b'"', text @ ..]) => {
+            let rest = after_blank(text);
+            rest.starts_with(b"\"") || is_cut_off(rest)
+        }
+        _ => false,
+    }
+}
+
+/// Returns the rest of a string's text after the white space that it begins with.
+pub(super) fn after_blank(text: &[u8]) -> &[u8] {
+    let mut rest = text;
     loop {
         rest = match rest {
-            [] | [b'\\'] | [b'"', ..] => return true,
             [b' ', rest @ ..] | [b'\\', b'n' | b'r' | b't' | b'f', rest @ ..] => rest,
             [b'\\', b'u', one, two, three, four, rest @ ..]
                 if is_space([*one, *two, *three, *four]) =>
             {
                 rest
             }
-            _ => return false,
+            _ => return rest,
         }
     }
+}
+
+/// Returns whether a text ends here, at most in the middle of an escape.
+pub(super) fn is_cut_off(rest: &[u8]) -> bool {
+    matches!(rest, [] | [b'\\']) || (rest.starts_with(b"\\u") && rest.len() < 6)
 }
 
 /// Returns whether the digits of an escape are those of white space.
@@ -92,6 +104,7 @@ mod tests {
             (r#"" "#, true),
             (r#"" a"#, false),
             (r#""\n\"#, true),
+            (r#"" \u00"#, true),
             ("null", false),
             ("[]", false),
         ] {

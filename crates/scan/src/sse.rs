@@ -63,11 +63,26 @@ pub struct EventScanner {
     tokens: u32,
     /// The kinds of events that have passed.
     passed: PassedEvents,
+    ending: Ending,
+    usage: Option<Usage>,
+}
+
+/// The reports of a stream about its end.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ending {
     done: bool,
     /// True if an event has reported why the generation ended.
     has_reason: bool,
     error: bool,
-    usage: Option<Usage>,
+}
+
+impl Ending {
+    /// Joins these reports and others.
+    fn join(&mut self, others: Self) {
+        self.done |= others.done;
+        self.has_reason |= others.has_reason;
+        self.error |= others.error;
+    }
 }
 
 impl EventScanner {
@@ -84,9 +99,7 @@ impl EventScanner {
             event_ends: false,
             tokens: 0,
             passed: PassedEvents::new(operation),
-            done: false,
-            has_reason: false,
-            error: false,
+            ending: Ending::default(),
             usage: None,
         }
     }
@@ -100,7 +113,7 @@ impl EventScanner {
     /// `[DONE]`, and some streams have no last event.
     pub fn has_finished(&self) -> bool {
         let lacks_ending = self.form != EventForm::Any || self.passed.lacks_ending();
-        self.done || self.has_reason || !lacks_ending
+        self.ending.done || self.ending.has_reason || !lacks_ending
     }
 
     /// Returns whether the stream has had no event so far, or none but those of a load and the
@@ -148,7 +161,7 @@ impl EventScanner {
             };
         }
         self.keep(rest);
-        Progress { tokens: self.tokens, done: self.done, error: self.error }
+        Progress { tokens: self.tokens, done: self.ending.done, error: self.ending.error }
     }
 
     /// Returns the token counts that the stream has reported so far.
@@ -159,7 +172,7 @@ impl EventScanner {
     /// Returns whether nothing follows: the last event of the stream has passed, whole. A stream of
     /// llama.cpp's own API has one for each of its prompts.
     pub fn is_over(&self) -> bool {
-        self.done && self.at_boundary && self.form != EventForm::Content
+        self.ending.done && self.at_boundary && self.form != EventForm::Content
     }
 
     /// Returns the framing of the stream.
@@ -203,14 +216,14 @@ impl EventScanner {
             self.read_type(name.trim_ascii());
         } else if line.is_empty() {
             // An empty line ends the event, and with it the effect of its name.
-            self.done |= std::mem::take(&mut self.event_ends);
+            self.ending.done |= std::mem::take(&mut self.event_ends);
             self.passed.end_event();
         }
     }
 
     fn read_data(&mut self, data: &[u8]) {
         if data.trim_ascii() == b"[DONE]" {
-            self.done = true;
+            self.ending.done = true;
             return;
         }
         self.passed.note(data);
@@ -243,7 +256,7 @@ impl EventScanner {
         if self.form == EventForm::ChatDelta && !self.passed.tokens {
             self.passed.read_unknown(data, !has_token && usage.is_none());
         }
-        self.done |= self.event_ends;
+        self.ending.done |= self.event_ends;
     }
 
     /// Finds why the generation ended.
@@ -251,11 +264,11 @@ impl EventScanner {
         for mut cursor in members_called(name, data) {
             if cursor.peek() == b'"' {
                 let value = cursor.bytes.get(cursor.at + 1..).unwrap_or_default();
-                self.has_reason |= value.first().is_some_and(|byte| *byte != b'"');
+                self.ending.has_reason |= value.first().is_some_and(|byte| *byte != b'"');
                 self.passed.limit |= LIMITS.iter().any(|reason| value.starts_with(reason));
                 self.passed.withheld |=
                     WITHHELD_REASONS.iter().any(|reason| value.starts_with(reason));
-                self.error |= FAILED_REASONS.iter().any(|reason| value.starts_with(reason));
+                self.ending.error |= FAILED_REASONS.iter().any(|reason| value.starts_with(reason));
             }
         }
     }
@@ -272,8 +285,8 @@ impl EventScanner {
             self.passed.note(line);
         }
         self.passed.limit |= read.is_limit;
-        self.done |= read.is_done;
-        self.error |= read.is_error;
+        self.ending.done |= read.is_done;
+        self.ending.error |= read.is_error;
         self.add_usage(read.usage);
     }
 
@@ -291,7 +304,7 @@ impl EventScanner {
         }
         cursor.members(Members::named(EventMember::of), |cursor, member, kind| match member {
             EventMember::Error => {
-                self.error |= kind != b'n';
+                self.ending.error |= kind != b'n';
                 cursor.skip(kind)
             }
             EventMember::Kind if kind == b'"' => {
@@ -302,10 +315,10 @@ impl EventScanner {
             }
             // Some engines complete a response that has failed.
             EventMember::Response if kind == b'{' && self.form == EventForm::TypedDelta => {
-                read_status(cursor, &mut self.error)
+                read_status(cursor, &mut self.ending.error)
             }
             EventMember::Stop if self.form == EventForm::Content => {
-                self.done |= kind == b't';
+                self.ending.done |= kind == b't';
                 cursor.skip(kind)
             }
             _ => cursor.skip(kind),
@@ -319,9 +332,9 @@ impl EventScanner {
             }
             b"response.failed" => {
                 self.event_ends = true;
-                self.error = true;
+                self.ending.error = true;
             }
-            b"error" => self.error = true,
+            b"error" => self.ending.error = true,
             _ if self.form == EventForm::Any => self.passed.note_media(name),
             _ => {}
         }

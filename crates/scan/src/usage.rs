@@ -67,6 +67,12 @@ impl Usage {
         }
     }
 
+    /// These counts without that of the response; `None` if there is no other.
+    pub(super) fn without_output(self) -> Option<Self> {
+        let usage = Self { completion_tokens: None, ..self };
+        (usage != Self::default()).then_some(usage)
+    }
+
     /// The tokens of the response without its reasoning; `None` if the response was not counted.
     pub fn shown_tokens(self) -> Option<u32> {
         Some(self.completion_tokens?.saturating_sub(self.reasoning_tokens.unwrap_or(0)))
@@ -189,8 +195,7 @@ pub fn find_usage(tail: &[u8]) -> Option<Usage> {
         return Some(usage);
     }
     // The output has not started, and a stream that is cut gets no other count of it.
-    let usage = Usage { completion_tokens: None, ..usage };
-    (usage != Usage::default()).then_some(usage)
+    usage.without_output()
 }
 
 /// Returns whether `data` is the first event of Anthropic's streams.

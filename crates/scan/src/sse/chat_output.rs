@@ -1,5 +1,5 @@
 //! The output of a chat's events that stands elsewhere than in the known members of a delta:
-//! gateways stream whole messages, texts, and reasoning in members of their own.
+//! gateways stream whole messages, texts, and reasoning in members that only they have.
 
 use crate::blank::is_blank_string;
 use crate::cursor::{Cursor, Members, Parsed};

@@ -6,7 +6,7 @@ use memchr::memmem::Finder;
 use penstock_api::EventForm;
 
 use crate::blank::{is_blank_string, is_visible};
-use crate::cursor::{Cursor, Members, Syntax};
+use crate::cursor::{Cursor, Members, Parsed, Syntax};
 use crate::member_name::members_called;
 use crate::ollama::{is_filled, is_filled_so_far};
 use crate::tool_call::Carried;
@@ -16,6 +16,30 @@ pub(super) static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::ne
 /// The members in which chats, completions and messages report why their generation ended.
 static REASONS: LazyLock<[Finder<'static>; 2]> =
     LazyLock::new(|| [Finder::new(b"\"finish_reason\""), Finder::new(b"\"stop_reason\"")]);
+
+/// The members of deltas that are strings.
+static TEXTS: LazyLock<[Finder<'static>; 7]> = LazyLock::new(|| {
+    [
+        "\"content\"",
+        "\"reasoning_content\"",
+        "\"reasoning\"",
+        "\"refusal\"",
+        "\"text\"",
+        "\"partial_json\"",
+        "\"thinking\"",
+    ]
+    .map(Finder::new)
+});
+
+/// The members of deltas that are lists or objects.
+static LISTS: LazyLock<[(Finder<'static>, Carried); 4]> = LazyLock::new(|| {
+    [
+        (Finder::new("\"audio\""), Carried::Text),
+        (Finder::new("\"images\""), Carried::Text),
+        (Finder::new("\"tool_calls\""), Carried::Calls),
+        (Finder::new("\"function_call\""), Carried::Calls),
+    ]
+});
 
 /// The member in which events of this form report why their generation ended.
 pub(super) fn reason_of(form: EventForm) -> Option<&'static Finder<'static>> {
@@ -47,17 +71,64 @@ pub(super) fn has_visible_token_in_delta(data: &[u8]) -> bool {
     has_in_delta(data, is_visible)
 }
 
-/// Returns whether a delta has a token, as far as it came if it is cut off.
-pub(super) fn has_token_in_start(data: &[u8]) -> bool {
-    has_in_delta(data, |cursor, kind| Ok(is_filled_so_far(cursor, kind)))
+/// The tokens of a delta, in a part of an event.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct DeltaPart {
+    pub(super) has_token: bool,
+    /// True if some of it is more than white space.
+    pub(super) is_visible: bool,
+    /// True if the delta goes on behind this part.
+    pub(super) is_cut: bool,
 }
 
-/// Returns whether such a delta has a token that is more than white space.
-pub(super) fn has_visible_token_in_start(data: &[u8]) -> bool {
-    has_in_delta(data, |cursor, kind| {
+impl DeltaPart {
+    /// Reads the deltas that begin in a part of an event, as far as they came.
+    pub(super) fn read(data: &[u8]) -> Self {
+        let mut part = Self::default();
+        for mut cursor in members_called(&DELTA, data) {
+            part.is_cut |= match cursor.peek() {
+                b'{' => {
+                    let members = Members::with_likely(&LIKELY_IN_DELTA, carried_by);
+                    let walk: Parsed = cursor.members(members, |cursor, carried, kind| {
+                        part.read_value(cursor, carried, kind);
+                        Ok(())
+                    });
+                    walk.is_err()
+                }
+                kind => kind == 0,
+            };
+        }
+        part
+    }
+
+    /// Reads a part in the middle of an event. The members of a delta are known by their names.
+    pub(super) fn read_more(data: &[u8]) -> Self {
+        let mut part = Self::default();
+        for text in &*TEXTS {
+            for mut cursor in members_called(text, data) {
+                // Logarithms of probabilities have a list of this name.
+                if cursor.peek() == b'"' {
+                    part.read_value(&mut cursor, Carried::Text, b'"');
+                }
+            }
+        }
+        for (name, carried) in &*LISTS {
+            for mut cursor in members_called(name, data) {
+                let kind = cursor.peek();
+                part.read_value(&mut cursor, *carried, kind);
+            }
+        }
+        part
+    }
+
+    fn read_value(&mut self, cursor: &mut Cursor<'_>, carried: Carried, kind: u8) {
+        let start = cursor.at;
         let is_blank = is_blank_string(cursor);
-        Ok(is_filled_so_far(cursor, kind) && !is_blank)
-    })
+        let has_token = is_filled_so_far(cursor, kind)
+            && carried.is_output(cursor.bytes.get(start..cursor.at).unwrap_or_default());
+        self.has_token |= has_token;
+        self.is_visible |= has_token && !is_blank;
+    }
 }
 
 #[inline(always)]

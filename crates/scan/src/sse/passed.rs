@@ -107,13 +107,13 @@ impl PassedEvents {
         // Some engines send a message in one piece.
         let is_call = || is_other() && !is_empty_call(data);
         let has_text = || has_visible_string_at(&TEXT, data);
-        self.may_show_text = is_item || name == b"response.completed";
+        self.may_show_text |= is_item || name == b"response.completed";
         self.items |= (is_item && is_call()) || (self.may_show_text && has_text());
     }
 
-    /// Reads more of such an event.
-    pub(super) fn read_more(&mut self, data: &[u8]) {
-        self.items |= self.may_show_text && has_visible_string_at(&TEXT, data);
+    /// Ends a long event, some of whose windows had a visible text.
+    pub(super) fn note_text(&mut self) {
+        self.items |= self.may_show_text;
     }
 
     /// Notes the type of an event of a transcript, of speech or of a picture.
@@ -137,12 +137,20 @@ impl PassedEvents {
     /// Reads an event of a chat, whose output may stand elsewhere than in a delta. `counts_beside`:
     /// it has neither a token nor a usage, so that without choices it may be in another form.
     pub(super) fn read_unknown(&mut self, data: &[u8], counts_beside: bool) {
-        if self.items || !is_event(data) {
-            return;
+        if !self.items {
+            let is_beside = self.read_choices(data) && counts_beside;
+            self.items |= is_beside && !has_choices(data);
+        }
+    }
+
+    /// Reads the choices of such an event. Returns whether it has something filled beside them.
+    pub(super) fn read_choices(&mut self, data: &[u8]) -> bool {
+        if !is_event(data) {
+            return false;
         }
         let output = ChatOutput::read(data, self.may_be_blank);
-        self.items |= output.is_in_choice
-            || (output.is_beside && counts_beside && CHOICES.find(data).is_none());
+        self.items |= output.is_in_choice;
+        output.is_beside
     }
 
     /// Returns whether neither the events nor the counts of the engine show any output. A limit may
@@ -169,6 +177,11 @@ fn has_visible_token(form: EventForm, data: &[u8]) -> bool {
             true
         }
     }
+}
+
+/// Returns whether a part of an event names choices.
+pub(super) fn has_choices(data: &[u8]) -> bool {
+    CHOICES.find(data).is_some()
 }
 
 /// Returns whether the data of a line is an event: neither null nor empty.

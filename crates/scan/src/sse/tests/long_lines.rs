@@ -23,7 +23,7 @@ fn verdict(operation: Operation, stream: &str, step: usize) -> (u32, bool, bool,
 }
 
 /// Each `@` stands for something long.
-const EVENTS: [(Operation, &str); 35] = [
+const EVENTS: [(Operation, &str); 50] = [
     (Operation::Chat, r#"{"x":"@"}"#),
     (Operation::Chat, r#"{"id":"@"}"#),
     (Operation::Chat, r#"{"choices":[{"delta":{"content":"@"},"finish_reason":null}]}"#),
@@ -86,6 +86,57 @@ const EVENTS: [(Operation, &str); 35] = [
     ),
     (Operation::NativeCompletion, r#"{"content":"@","stop":true}"#),
     (Operation::NativeCompletion, r#"{"error":{"message":"@"}}"#),
+    (Operation::Chat, r#"{"choices":[{"delta":{"annotations":["@"],"content":"Hello"}}]}"#),
+    (
+        Operation::Chat,
+        r#"{"choices":[{"delta":{"annotations":["@"],"content":""},"finish_reason":"stop"}]}"#,
+    ),
+    (
+        Operation::Chat,
+        r#"{"choices":[{"delta":{"annotations":["@"],"tool_calls":[{"function":{"name":"f"}}]}}]}"#,
+    ),
+    (
+        Operation::Chat,
+        r#"{"choices":[{"delta":{"annotations":["@"],"tool_calls":[{"function":{"name":""}}]}}]}"#,
+    ),
+    (
+        Operation::Chat,
+        r#"{"choices":[{"message":{"annotations":["@"],"content":"Hello"},"finish_reason":"stop"}]}"#,
+    ),
+    (Operation::Chat, r#"{"choices":[{"logprobs":["@"],"message":{"content":"Hello"}}]}"#),
+    (
+        Operation::Chat,
+        r#"{"citations":["@"],"choices":[{"delta":{"content":""},"finish_reason":"stop"}]}"#,
+    ),
+    (Operation::Chat, r#"{"x":"@","usage":{"completion_tokens":4}}"#),
+    (
+        Operation::Messages,
+        r#"{"delta":{"citations":["@"],"text":"Hi"},"type":"content_block_delta"}"#,
+    ),
+    (
+        Operation::Messages,
+        r#"{"content_block":{"text":"Hi","pad":"@","type":"text"},"type":"content_block_start"}"#,
+    ),
+    (
+        Operation::Messages,
+        r#"{"type":"message_start","message":{"model":"@","usage":{"input_tokens":4,"output_tokens":1}}}"#,
+    ),
+    (
+        Operation::Responses,
+        r#"{"response":{"instructions":"@","output":[{"content":[{"text":"Hi"}]}]},"type":"response.completed"}"#,
+    ),
+    (
+        Operation::Responses,
+        r#"{"response":{"output":[{"content":[{"text":"Hi"}]}],"instructions":"@"},"type":"response.completed"}"#,
+    ),
+    (
+        Operation::Responses,
+        r#"{"response":{"instructions":"@","output":[],"usage":{"output_tokens":30}},"type":"response.incomplete"}"#,
+    ),
+    (
+        Operation::Responses,
+        r#"{"response":{"incomplete_details":{"reason":"content_filter"},"instructions":"@"},"type":"response.incomplete"}"#,
+    ),
 ];
 
 const LINES: [&str; 7] = [
@@ -145,6 +196,59 @@ fn a_long_line_hides_no_cut() {
         assert!(!scanner.has_finished() && !progress.error, "{}", operation.name());
         assert!(scanner.at_boundary(), "{}: an error event may follow", operation.name());
     }
+}
+
+#[test]
+fn a_long_line_that_is_cut_off_reports_no_end() {
+    let long = "z".repeat(40_000);
+    for (operation, line) in [
+        (
+            Operation::Chat,
+            r#"data: {"choices":[{"finish_reason":"stop","delta":{"content":"@"}}]}"#,
+        ),
+        (Operation::Completions, r#"data: {"choices":[{"finish_reason":"stop","text":"@"}]}"#),
+        (Operation::NativeCompletion, r#"data: {"stop":true,"content":"@"}"#),
+        (Operation::Responses, r#"data: {"type":"response.completed","response":{"x":"@"}}"#),
+        (Operation::OllamaChat, r#"{"done":true,"message":{"content":"@"}}"#),
+    ] {
+        let line = line.replace('@', &long);
+        let (start, end) = line.split_at(30_000);
+        let (progress, mut scanner) = fed(operation, start);
+        assert!(!progress.done && !scanner.has_finished(), "{}", operation.name());
+        scanner.feed(end.as_bytes());
+        assert!(!scanner.has_finished(), "{}: its line has no end", operation.name());
+        scanner.feed(b"\n\n");
+        assert!(scanner.has_finished(), "{}: its line has ended", operation.name());
+    }
+}
+
+#[test]
+fn text_may_begin_with_much_white_space() {
+    for (operation, line) in [
+        (Operation::Chat, r#"data: {"choices":[{"delta":{"content":"@"},"logprobs":["%"]}]}"#),
+        (Operation::Messages, r#"data: {"type":"content_block_delta","delta":{"text":"@"}}"#),
+        (Operation::Responses, r#"data: {"delta":"@","type":"response.output_text.delta"}"#),
+        (Operation::OllamaChat, r#"{"message":{"content":"@"},"done":true}"#),
+    ] {
+        for (space, size) in
+            [" ", r"\n", r"\u0020", r" \u3000\t"].into_iter().zip([20_000, 9000, 5000, 1900])
+        {
+            for size in size..size + 8 {
+                for (text, is_empty) in [("Hello", false), ("", true)] {
+                    let text = space.repeat(size) + text;
+                    let line = line.replace('@', &text).replace('%', &"z".repeat(9000));
+                    let (progress, scanner) = fed(operation, &format!("{line}\n\n"));
+                    let name = operation.name();
+                    assert_eq!(progress.tokens, 1, "{name}: {size} of {space}");
+                    assert_eq!(scanner.is_empty(), is_empty, "{name}: {size} of {space}");
+                }
+            }
+        }
+    }
+    let apart = format!("{{\"choices\":[{{\"delta\":{}", " ".repeat(17_000));
+    let (progress, scanner) =
+        fed(Operation::Chat, &format!("data: {apart}{{\"content\":\"Hello\"}}}}]}}\n\n"));
+    assert_eq!((progress.tokens, scanner.is_empty()), (1, false), "white space between members");
 }
 
 #[test]
