@@ -67,7 +67,8 @@ async fn task(url: &str, rest: &str) -> Task {
     let backend = fleet.topology().backends[0].clone();
     assert!(dns::resolve(&backend, &dns::Resolver::new(&config.discovery)).await);
     let Scraper(shared) = Scraper::new(1);
-    let targets = ScrapeTargets { fleet, config: config.telemetry.clone(), spares_disturbed: false };
+    let targets =
+        ScrapeTargets { fleet, config: config.telemetry.clone(), spares_disturbed: false };
     Task {
         fetcher: Fetcher::new(backend.clone(), &targets.config),
         sources: sources(&backend.config),

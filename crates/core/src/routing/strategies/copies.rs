@@ -16,6 +16,11 @@ const MIN_COPIES: usize = 3;
 /// second, because copies evict other prompts; with 1 as many as without further copies.
 const USES_PER_COPY: f64 = 1.0;
 
+/// The share of a KV cache in use from which it has no room for a copy, which would evict other
+/// prompts and interrupt streams. Found in simulation: without it, up to 3 points fewer requests
+/// are in time in bursts on engines with a twentieth of the usual cache.
+const MAX_USED_KV: f64 = 0.5;
+
 /// Returns the candidate that lacks the prompt and saves most by a copy, if `chosen` has the prompt,
 /// the prompt is popular, and later requests save more than this one loses.
 pub(super) fn choose_for_copy(
@@ -45,8 +50,10 @@ pub(super) fn choose_for_copy(
         matches!(one.residency, Residency::Unknown | Residency::Resident)
             && one.adapter == warm.adapter
     };
-    let may_get =
-        |one: &Candidate| !has_prompt(one) && one.priority == warm.priority && is_loaded(one);
+    let has_room = |one: &Candidate| one.kv_utilization.is_none_or(|used| used < MAX_USED_KV);
+    let may_get = |one: &Candidate| {
+        !has_prompt(one) && one.priority == warm.priority && is_loaded(one) && has_room(one)
+    };
     let others = candidates.iter().enumerate().filter(|(_, one)| may_get(one));
     let savings = others.filter_map(|(place, one)| Some((place, saved(one)?)));
     savings.max_by(|(_, one), (_, other)| one.total_cmp(other)).map(|(place, _)| place)
@@ -121,6 +128,9 @@ mod tests {
         let mut unequal = fleet(5, 30.0, 8);
         unequal.iter_mut().for_each(|one| one.priority = one.row / 5);
         assert_eq!(placed(&unequal), None, "the others are for emergencies");
+        let mut full = fleet(5, 30.0, 8);
+        full.iter_mut().for_each(|one| one.kv_utilization = Some(0.6));
+        assert_eq!(placed(&full), None, "no room for a copy");
         let mut unloaded = fleet(5, 30.0, 8);
         unloaded.iter_mut().skip(5).for_each(|one| one.residency = Residency::Loadable);
         assert_eq!(placed(&unloaded), None, "no model is loaded for it");

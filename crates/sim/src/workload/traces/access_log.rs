@@ -50,12 +50,14 @@ struct AccessLogLine {
 }
 
 impl AccessLogLine {
-    /// Returns whether it is a stream whose times show its engine: one that a client has left shows
-    /// the client's patience.
-    fn is_complete_stream(&self) -> bool {
-        self.ttft_ms.is_some() && self.outcome.as_deref().is_none_or(|outcome| outcome == "ok")
+    fn is_complete(&self) -> bool {
+        self.outcome.as_deref().is_none_or(|outcome| outcome == "ok")
     }
 }
+
+/// The multiple of the usual time per token from which the end of a stream that is not complete
+/// shows how patient its client was, and not its engine.
+const MAX_SLOWNESS: f64 = 4.0;
 
 /// The fields that `access_log.replay` adds.
 #[derive(Debug, Default, Deserialize)]
@@ -86,20 +88,18 @@ impl Replay {
 }
 
 /// Reads the times of each backend's streams, from which an engine is learned: arrival, first token
-/// and last token. The result is keyed by backend name; lines that are not a complete stream are
-/// ignored.
+/// and last token. The result is keyed by backend name; lines that are no stream, and streams that
+/// were silent when their clients left, are ignored.
 pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
-    let mut backends: BTreeMap<String, Vec<Timing>> = BTreeMap::new();
+    let mut backends: BTreeMap<String, Vec<(Timing, bool)>> = BTreeMap::new();
     let mut unseen: BTreeMap<String, usize> = BTreeMap::new();
     let mut prompts = Vec::new();
     for line in text.lines() {
         let Ok(line) = serde_json::from_str::<AccessLogLine>(line) else { continue };
-        if !line.is_complete_stream() {
-            if let (Some(backend), Some(200)) = (&line.backend, line.status) {
-                *unseen.entry(backend.clone()).or_default() += 1;
-            }
-            continue;
+        if let (Some(backend), Some(200), None) = (&line.backend, line.status, line.ttft_ms) {
+            *unseen.entry(backend.clone()).or_default() += 1;
         }
+        let is_complete = line.is_complete();
         let counts = line.tokens_in.zip(line.tokens_out);
         let counts = counts.filter(|(input, output)| *input > 0 && *output > 0);
         let ended = micros_of(&line.time).map(|micros| micros as f64 * 1e-6);
@@ -130,14 +130,34 @@ pub fn read_timings(text: &str) -> BTreeMap<String, Vec<Timing>> {
             lacks_others: false,
         };
         prompts.push((u64::from(input_tokens), line.bytes_in));
-        backends.entry(backend).or_default().push(timing);
-    }
-    for (name, streams) in &mut backends {
-        mark_unseen(streams, unseen.get(name).copied().unwrap_or_default());
+        backends.entry(backend).or_default().push((timing, is_complete));
     }
     let block = block_of(&prompts);
-    backends.values_mut().flatten().for_each(|timing| timing.prefix_tokens = block);
-    backends
+    let of_backend = |(name, streams): (String, Vec<(Timing, bool)>)| {
+        let count = streams.len();
+        let mut streams = without_silent(streams);
+        let silent = count - streams.len();
+        mark_unseen(&mut streams, unseen.get(&name).copied().unwrap_or_default() + silent);
+        streams.iter_mut().for_each(|timing| timing.prefix_tokens = block);
+        (name, streams)
+    };
+    backends.into_iter().map(of_backend).collect()
+}
+
+/// Returns the streams, but for those that are not complete and whose tokens took much longer than
+/// those of complete ones.
+fn without_silent(streams: Vec<(Timing, bool)>) -> Vec<Timing> {
+    let token_time = |one: &Timing| {
+        (one.last_token - one.first_token) / f64::from(one.output_tokens.saturating_sub(1).max(1))
+    };
+    let complete =
+        streams.iter().filter(|(one, is_complete)| *is_complete && one.output_tokens > 1);
+    let mut times: Vec<f64> = complete.map(|(one, _)| token_time(one)).collect();
+    times.sort_by(f64::total_cmp);
+    let most = times.get(times.len() / 2).map_or(f64::INFINITY, |usual| usual * MAX_SLOWNESS);
+    let kept =
+        streams.into_iter().filter(|(one, is_complete)| *is_complete || token_time(one) <= most);
+    kept.map(|(one, _)| one).collect()
 }
 
 /// Returns the tokens of a block, from pairs of the tokens and bytes of prompts.
@@ -235,6 +255,24 @@ fn link_turns(served: &mut [Served], workload: &mut Workload) {
 #[cfg(test)]
 mod tests {
     use super::super::read_trace;
+
+    #[test]
+    fn streams_that_were_silent_when_their_clients_left_show_no_engine() {
+        let line = |outcome: &str, duration: u32, tokens: u32| {
+            format!(
+                r#"{{"time":"2026-11-23T10:00:59.000Z","model":"m","backend":"b","status":200,"stream":true,"outcome":"{outcome}","duration_ms":{duration},"ttft_ms":50,"tokens_in":100,"tokens_out":{tokens}}}
+"#
+            )
+        };
+        let complete = || line("ok", 250, 21).repeat(30);
+        let tokens = |text: &str| -> Vec<u32> {
+            super::read_timings(text)["b"].iter().map(|one| one.output_tokens).collect()
+        };
+        let text = complete() + &line("cancel", 150, 11) + &line("cancel", 30_000, 1);
+        assert_eq!(tokens(&text), [vec![21; 30], vec![11]].concat(), "one is a load as any other");
+        assert!(super::read_timings(&text)["b"].iter().all(|one| !one.lacks_others));
+        assert_eq!(tokens(&line("cancel", 30_000, 3)), [3], "nothing to compare it with");
+    }
 
     #[test]
     fn requests_start_before_their_lines_and_failures_have_none() {
