@@ -1,6 +1,6 @@
 //! Header fields of requests: those that tell a load balancer what to do with a request, which no
-//! engine receives, and the credentials that callers of both ports send. The bytes of a token, which
-//! names of fields and methods are.
+//! engine receives, and the credentials that callers of both ports send; and the bytes of a token,
+//! as names of fields and methods are.
 
 use http::HeaderMap;
 use http::header::{self, HeaderName};

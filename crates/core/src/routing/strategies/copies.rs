@@ -21,8 +21,8 @@ const USES_PER_COPY: f64 = 1.0;
 /// are in time in bursts on engines with a twentieth of the usual cache; with it, one point.
 const MAX_USED_KV: f64 = 0.3;
 
-/// Returns the candidate that lacks the prompt and saves most by a copy, if `chosen` has the prompt,
-/// the prompt is popular, and later requests save more than this one loses.
+/// Returns the candidate that lacks the prompt and saves most by a copy, if `chosen` has it, the
+/// prompt is popular, and later requests save more than this one loses.
 pub(super) fn choose_for_copy(
     features: &RequestFeatures,
     candidates: &[Candidate],
