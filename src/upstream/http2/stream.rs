@@ -8,8 +8,8 @@
 //!
 //! Invariants: the request is sent once and never again here (a retry is the proxy's decision, by
 //! [`Http2BackendStream::was_refused`]). A response without `content-length` is chunked, so that a
-//! reset stream cannot pass for a whole body. A DATA frame is acknowledged to flow control when it is
-//! moved to `read`, which happens only once `read` is empty, so a slow client holds back the
+//! reset stream cannot pass for a whole body. A DATA frame is acknowledged to flow control when it
+//! is moved to `read`, which happens only once `read` is empty, so a slow client holds back the
 //! backend.
 
 use std::pin::Pin;
