@@ -1,4 +1,5 @@
-//! Compares the shipped files, the dump and the schema with the table of options.
+//! Compares the shipped files, the dump and the schema with the table of options, and refuses files
+//! that cannot be written.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -228,4 +229,45 @@ fn variables_are_known_for_plain_settings_in_sections() {
         assert!(known.iter().any(|one| one == name), "{name} in {known:?}");
     }
     assert!(!known.iter().any(|one| one.contains("ALIASES")), "{known:?}");
+}
+
+#[test]
+fn two_settings_cannot_name_the_same_file() {
+    let text = "backends: [http://a]\naccess_log: {path: a.db}\nledger: {path: a.db}\n\
+                auth: {store: b.db}";
+    let error = load(text).unwrap_err().to_string();
+    assert!(
+        error.contains("penstock.yaml:3:16: 'ledger.path' is the file of 'access_log.path'"),
+        "{error}"
+    );
+    let other = load(&text.replacen("a.db", "src/../a.db", 1)).unwrap_err().to_string();
+    assert!(other.contains("'ledger.path' is the file of 'access_log.path'"), "{other}");
+    assert!(load(&text.replacen("a.db", "c.log", 1)).is_ok());
+}
+
+#[test]
+fn files_in_missing_folders_are_refused_at_the_start_alone() {
+    let text = "backends: [http://a]\nledger: {path: none/l.db}\naccess_log: {path: none/a.log}\n\
+                auth: {store: none/k.db}";
+    let config = load(text).unwrap();
+    let error = config.check_folders().unwrap_err().to_string();
+    let lines: Vec<&str> = error.lines().collect();
+    assert_eq!(lines.len(), 2, "{error}");
+    let folder = std::path::absolute("none").unwrap();
+    let expected = format!(
+        "penstock.yaml:3:20: 'access_log.path': the folder {} does not exist: create it, or name another",
+        folder.display()
+    );
+    assert_eq!(lines[0], expected);
+    assert!(lines[1].starts_with("penstock.yaml:4:15: 'auth.store'"), "{error}");
+    let folder = load("backends: [http://a]\naccess_log: {path: src}\nauth: {store: /}").unwrap();
+    let error = folder.check_folders().unwrap_err().to_string();
+    let lines: Vec<&str> = error.lines().collect();
+    assert!(lines[0].starts_with("penstock.yaml:2:20: 'access_log.path': "), "{error}");
+    assert!(lines[0].ends_with("src is a folder: name a file in it"), "{error}");
+    assert!(lines[1].starts_with("penstock.yaml:3:15: 'auth.store': / is a folder"), "{error}");
+    let usable = load("backends: [http://a]\naccess_log: {path: new.log}").unwrap();
+    assert!(usable.check_folders().is_ok(), "the file itself need not exist");
+    let file = load("backends: [http://a]\naccess_log: {path: Cargo.toml/a.log}").unwrap();
+    assert!(file.check_folders().is_err());
 }
