@@ -295,7 +295,7 @@ fn assert_loads_or_is_refused(text: &str) -> Result<(), TestCaseError> {
     // Warnings have the positions of their file, and a dump has the settings that were warned of:
     // the strategy in place of one that does not exist.
     if !config.warnings.is_empty() {
-        config.routing.strategy_reason = reloaded.routing.strategy_reason.clone();
+        config.routing.strategy_reason = reloaded.routing.strategy_reason;
     }
     config.warnings.clear();
     reloaded.warnings.clear();
