@@ -112,7 +112,10 @@ class Env:
                 response = wire.fetch(proxy.url + "/v1/models", **headers)
                 return response.status == 200 and setup.models <= {m["id"] for m in response.json()["data"]}
 
-            wire.wait_until(f"every model of {name} in /v1/models", discovered, 30.0)
+            try:
+                wire.wait_until(f"every model of {name} in /v1/models", discovered, 30.0)
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {proxy.last_lines()}") from None
         return self._proxies[name]
 
     def browser(self) -> Browser:

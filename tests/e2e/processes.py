@@ -1,6 +1,7 @@
 """The processes of a run: engines and penstock, each ended by its own pid."""
 import json
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -126,6 +127,8 @@ class Penstock:
         def has_responded() -> bool:
             if self.process.poll() is not None:
                 raise AssertionError("penstock ended")
+            # Another process on the admin port would be ready, too.
+            socket.create_connection(("127.0.0.1", urlsplit(self.url).port), 1.0).close()
             return wire.fetch(self.admin + "/health/ready").status == 200
 
         try:
