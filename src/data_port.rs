@@ -28,7 +28,7 @@ use pingora_proxy::{FailToProxy, HttpProxy, ProxyHttp, Session};
 use crate::data_port::request_head::{Forwarded, read_head};
 use crate::direct::passthrough::serve_passthrough;
 use crate::direct::stored_responses::serve_stored;
-use crate::direct::tunnel::{Upgrade, requested_websocket, serve_tunnel};
+use crate::direct::tunnel::{requests_websocket, serve_tunnel};
 use crate::downstream::acceptor::{Acceptor, Host};
 use crate::downstream::body::{BodyLength, HeldBody};
 use crate::downstream::body_reader;
@@ -320,13 +320,10 @@ async fn forward_other(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody
             {
                 return send_error(flow, error).await;
             }
-            match requested_websocket(flow.client.head()) {
-                Some(protocol) => {
-                    let upgrade = Upgrade { way: &way, protocol };
-                    serve_tunnel(flow, upgrade, body).await
-                }
-                None => serve_passthrough(flow, &way, body).await,
+            if requests_websocket(flow.client.head()) {
+                return serve_tunnel(flow, &way, body).await;
             }
+            serve_passthrough(flow, &way, body).await
         }
     }
 }

@@ -51,16 +51,45 @@ pub(crate) async fn attempt_directly(
     terms: DirectTerms,
 ) -> Option<AttemptEnd> {
     let DirectTerms { may_miss, is_limited } = terms;
-    let fleet = std::sync::Arc::clone(&request.fleet);
-    let serving = decision.serving(&fleet);
+    let row = decision.serving(&request.fleet);
+    // `make_attempt` refuses it, too, but as a fault of penstock: here the next backend is tried.
+    row.filter(|row| request.policy.restriction.admits_zone(row.zone))?;
+    let decided = reserve_directly(flow, &request.fleet, *decision, is_limited)?;
+    let to = DirectRecipient { may_miss };
+    Some(make_attempt(flow, Recipient::Other(&to), request, decided).await)
+}
+
+/// Takes the in-flight permit of the backend of `decision`, and counts the attempt. Returns `None`
+/// if the backend `is_limited` to its `max_in_flight` and has reached it.
+pub(crate) fn reserve_directly(
+    flow: &mut Flow<'_>,
+    fleet: &Topology,
+    decision: RoutingDecision,
+    is_limited: bool,
+) -> Option<Box<Decided>> {
+    let serving = decision.serving(fleet);
     debug_assert!(serving.is_some(), "a decision names a backend of the fleet it was made on");
-    let serving = serving.filter(|row| request.policy.restriction.admits_zone(row.zone))?;
+    let serving = serving?;
     let most = if is_limited { serving.max_in_flight } else { u32::MAX };
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
     flow.ctx.record.routing.attempts += 1;
-    let decided = Box::new(Decided { decision: *decision, permit });
-    let to = DirectRecipient { may_miss };
-    Some(make_attempt(flow, Recipient::Other(&to), request, decided).await)
+    Some(Box::new(Decided { decision, permit }))
+}
+
+/// Returns the end of an attempt after which no other backend is tried. Keeps the failure of an
+/// attempt after which one is.
+pub(crate) fn final_end(
+    end: Option<AttemptEnd>,
+    last_failure: &mut Option<AttemptFailure>,
+) -> Option<AttemptEnd> {
+    match end {
+        None | Some(AttemptEnd::Elsewhere(_)) => None,
+        Some(AttemptEnd::Failed(failure)) if !matches!(failure, AttemptFailure::ClientGone) => {
+            *last_failure = Some(failure);
+            None
+        }
+        end => end,
+    }
 }
 
 /// The client of a request for one backend.

@@ -8,8 +8,8 @@
 //! Every step gets one `flow::Flow`, which also reports to the observers. `request` reads and scans
 //! the body, and `admission` checks what the client may do with the model. `retry` runs the
 //! attempts: `decision` picks a backend and takes its in-flight permit, `forward` makes the
-//! attempt: `exchange` connects, sends and reads the response's head, `disposition` judges it,
-//! `response` relays it, and `attempt` reports the outcome to the backend's health, circuit breaker
+//! attempt: `exchange` connects, sends and reads the response's head, which `upstream::disposition`
+//! judges, `response` relays it, and `attempt` reports the outcome to the backend's health, circuit breaker
 //! and latency.
 //!
 //! A plain request passes only those, and the fields that every response carries (`own_response`).

@@ -1,9 +1,9 @@
-//! Keeps retired words out of code, messages, tests, configuration and docs. Every term has one name,
-//! the one an engineer of the field would search for; `docs/glossary.md` lists them.
+//! Keeps retired words out of code, messages, tests, configuration and docs. Every term has one
+//! name, the one an engineer of the field would search for; `docs/glossary.md` lists them.
 //!
-//! Text is compared word by word: `CamelCase` and `snake_case` are split, punctuation and line breaks
-//! count as one space. So `RestingBackend`, "resting backend" and `resting_backend` are the same phrase.
-//! Doc comments open with a noun or a verb, and comments end before column 101.
+//! Text is compared word by word: `CamelCase` and `snake_case` are split, punctuation and line
+//! breaks count as one space. So `RestingBackend`, "resting backend" and `resting_backend` are the
+//! same phrase. Doc comments open with a noun or a verb, and comments end before column 101.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "tests fail by panicking")]
 
@@ -158,7 +158,8 @@ fn unclear(text: &str) -> impl Iterator<Item = (usize, String)> {
         let is_first = !std::mem::replace(&mut was_doc, trimmed.starts_with("///"));
         let comment = trimmed.strip_prefix("//")?;
         let is_wide = line.chars().count() > MAX_COLUMNS;
-        if is_wide && !comment.contains("://") && !comment.contains('|') {
+        let is_table = comment.trim_start_matches(['/', '!', ' ']).starts_with('|');
+        if is_wide && !comment.contains("://") && !is_table {
             return Some((number, format!("past column {MAX_COLUMNS}")));
         }
         let item_doc = comment.strip_prefix("/ ").filter(|_| is_first);

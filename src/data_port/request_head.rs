@@ -23,7 +23,7 @@ use crate::data_port::request_head::query_check::check_query;
 use crate::data_port::target::PathTarget;
 use crate::data_port::unknown_path;
 use crate::direct::passthrough::deletes_model;
-use crate::direct::tunnel::requested_websocket;
+use crate::direct::tunnel::requests_websocket;
 use crate::downstream::body::BodyLength;
 use crate::downstream::client::Client;
 use crate::downstream::head_check::MAX_TARGET;
@@ -209,7 +209,7 @@ fn check_head(flow: &mut Flow<'_>, target: PathTarget<'_>) -> Result<(), OwnErro
     }
     let has_cors = !matches!(config.server.cors, Cors::Off);
     let is_preflight = head.method == Method::OPTIONS && has_cors;
-    if matches!(target, PathTarget::Operation(_)) && requested_websocket(head).is_some() {
+    if matches!(target, PathTarget::Operation(_)) && requests_websocket(head) {
         let message = "This path is served over HTTP, without a WebSocket: send a POST";
         return Err(OwnError::new(ErrorCode::UpgradeRequired, message).closing_if(has_body));
     }

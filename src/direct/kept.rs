@@ -5,7 +5,6 @@
 use http::Method;
 use penstock_api::percent_decode;
 use penstock_scan::StoredIds;
-use pingora::http::RequestHeader;
 
 use crate::auth::KeyOwner;
 use crate::proxy::failure::OwnError;
@@ -26,13 +25,14 @@ impl Kept {
     ///
     /// # Errors
     /// When the request names another client's item, or its body could name two.
-    pub(crate) fn of(flow: &Flow<'_>, head: &RequestHeader, body: &[u8]) -> Result<Self, OwnError> {
+    pub(crate) fn of(flow: &Flow<'_>, body: &[u8]) -> Result<Self, OwnError> {
         let owner = flow.ctx.key_owner();
         // Nothing to protect: every client may read what any of them has made.
         if owner == KeyOwner::ANYONE {
             return Ok(Self::default());
         }
         let in_body = StoredIds::of(body).map_err(|error| scan_error(&error))?;
+        let head = flow.client.head();
         let in_path = PathIds::of(head.uri.path());
         let ids = &flow.proxy.response_ids;
         for response in [in_body.previous_response.of(body), in_path.response.as_bytes()] {

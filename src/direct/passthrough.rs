@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http::Method;
-use penstock_api::{ErrorCode, Operation, percent_decode};
+use penstock_api::{ErrorCode, percent_decode};
 use penstock_core::fleet::{Health, Topology};
 use penstock_core::routing::{PolicyScope, RoutingDecision, Way};
 use penstock_scan::ModelForm;
@@ -41,7 +41,7 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
         Ok(decided) => decided,
         Err(error) => return send_error(flow, error).await,
     };
-    let kept = match Kept::of(flow, flow.client.head(), &body.bytes) {
+    let kept = match Kept::of(flow, &body.bytes) {
         Ok(kept) => kept,
         Err(error) => return send_error(flow, error).await,
     };
@@ -49,8 +49,7 @@ pub(crate) async fn serve_passthrough(flow: &mut Flow<'_>, way: &Way, body: Held
     if let Err(error) = budgets::reserve_unread(flow, &fleet, decision.backend).await {
         return send_error(flow, error).await;
     }
-    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
-    let mut request = ScannedRequest::direct(at, operation, fleet, body, policy);
+    let mut request = ScannedRequest::direct(flow.ctx.arrived_at, fleet, body, policy);
     (request.conversation, request.makes_stored) = (kept.conversation, kept.is_made);
     let terms = DirectTerms { may_miss: false, is_limited: true };
     match attempt_directly(flow, &mut request, &decision, terms).await {
@@ -129,7 +128,7 @@ pub(crate) async fn by_model(
         return Err(ambiguous("model", "in the path, with another value"));
     }
     // Before the admission, which reserves money.
-    let kept = Kept::of(flow, flow.client.head(), &body.bytes)?;
+    let kept = Kept::of(flow, &body.bytes)?;
     let mut request = admit(flow, Named { profile, model, inserts_model: false }, body).await?;
     request.is_model_in_query = is_model_in_query;
     // The path may name a conversation that the body does not.

@@ -9,16 +9,14 @@ use penstock_clock::now;
 use penstock_core::fleet::{BackendId, BackendSet, Health, Openings, Topology};
 use penstock_core::routing::{PolicyScope, ReturnLine};
 
-use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly};
+use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly, final_end};
 use crate::downstream::body::HeldBody;
 use crate::proxy::Proxy;
-use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, Served};
 use crate::proxy::own_response::send_error;
 use crate::proxy::policies;
 use crate::proxy::request::ScannedRequest;
-use crate::upstream::failure::AttemptFailure;
 
 /// Serves a request for a stored response from the backend that made it, or, if that is not known,
 /// from the first backend that has it.
@@ -38,8 +36,8 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) 
         let backend = fleet.backends.iter().find(|one| one.state.id == *id);
         owner == Some(*id) || backend.is_some_and(|one| policies::admits(&scope, &fleet, one))
     });
-    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
-    let mut request = ScannedRequest::direct(at, operation, Arc::clone(&fleet), body, scope);
+    let at = flow.ctx.arrived_at;
+    let mut request = ScannedRequest::direct(at, Arc::clone(&fleet), body, scope);
     let mut last_failure = None;
     for (index, backend) in order.iter().enumerate() {
         request.policy = scope;
@@ -50,12 +48,9 @@ pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) 
         if owner == Some(*backend) {
             request.policy = PolicyScope::default();
         }
-        match attempt_directly(flow, &mut request, &decision, terms).await {
-            None | Some(AttemptEnd::Elsewhere(_)) => {}
-            Some(AttemptEnd::Failed(failure)) if !matches!(failure, AttemptFailure::ClientGone) => {
-                last_failure = Some(failure);
-            }
-            Some(end) => return end_directly(flow, end).await,
+        let end = attempt_directly(flow, &mut request, &decision, terms).await;
+        if let Some(end) = final_end(end, &mut last_failure) {
+            return end_directly(flow, end).await;
         }
         if last_failure.is_some() && owner == Some(*backend) {
             // The other backends do not have it: their 404 would say that it is gone.

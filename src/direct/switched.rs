@@ -14,6 +14,7 @@ use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::direct::tunnel::WEBSOCKET;
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
@@ -33,10 +34,8 @@ const TICK: Duration = Duration::from_millis(250);
 /// The time that both sides have to close after a tunnel was ended.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// A client that requests to switch to a protocol.
-pub(crate) struct Switch {
-    pub(crate) protocol: HeaderValue,
-}
+/// A client that requests to switch to WebSocket.
+pub(crate) struct Switch;
 
 #[async_trait]
 impl TakeResponse for Switch {
@@ -47,7 +46,7 @@ impl TakeResponse for Switch {
         reply: Reply<'_>,
     ) -> Result<AttemptEnd, AttemptFailure> {
         let served = match reply.head.status {
-            101 => switch(flow, reply, self.protocol.clone()).await,
+            101 => switch(flow, reply).await,
             // The backend refuses to switch: its response is an ordinary one.
             _ => relay(flow, request, reply).await,
         };
@@ -56,7 +55,7 @@ impl TakeResponse for Switch {
 }
 
 /// Passes the switch on to the client, and then the bytes.
-async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: HeaderValue) -> Served {
+async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>) -> Served {
     let Reply { exchange, head, attempt, .. } = reply;
     flow.ctx.record.response.status = 101;
     flow.ctx.record_backend(attempt.serving, attempt.backend);
@@ -68,7 +67,7 @@ async fn switch(flow: &mut Flow<'_>, reply: Reply<'_>, protocol: HeaderValue) ->
     keep_upstream_id(&mut header, flow.ctx)?;
     add_common_fields(&mut header, flow.ctx)?;
     header.insert_header(header::CONNECTION, HeaderValue::from_static("Upgrade"))?;
-    header.insert_header(header::UPGRADE, protocol)?;
+    header.insert_header(header::UPGRADE, WEBSOCKET)?;
     flow.client.close_after();
     let connection = exchange.connection;
     let timeouts = &attempt.serving.timeouts;

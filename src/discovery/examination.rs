@@ -2,24 +2,20 @@
 
 use std::time::Duration;
 
-use penstock_api::{Engine, escape};
+use penstock_api::Engine;
 use penstock_clock::now;
 use penstock_config::DiscoveryConfig;
 use penstock_core::fleet::Backend;
-use serde_json::Value;
 
 use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
-use super::engines::{EngineFacts, detect, facts};
+use super::engines::{EngineFacts, facts};
 use super::idle_connection::{IdleHandling, watch_idle};
 use super::listed_models::ListedModels;
 use super::metrics::read_slots;
 use super::ollama_models::ShownModels;
 use super::queries::Queries;
-use super::{dns, models, ollama_models, openai_models};
-
-/// The longest version that is shown, in bytes.
-const MAX_VERSION: usize = 40;
+use super::{dns, models, ollama_models};
 
 /// The findings about one backend.
 #[derive(Debug)]
@@ -54,6 +50,14 @@ pub struct MetricsPage {
     pub remedy: &'static str,
 }
 
+/// Detects an engine whose list of models does not show it, by Ollama's own version page.
+async fn identify(queries: &Queries<'_>) -> Engine {
+    match queries.get(facts(Engine::Ollama).health_path).await {
+        Ok(_) => Engine::Ollama,
+        Err(_) => Engine::Auto,
+    }
+}
+
 impl DiscoveryClient {
     /// Examines a backend, and watches an idle connection for at most `watch`.
     pub async fn examine(
@@ -68,36 +72,25 @@ impl DiscoveryClient {
             Ok((took, remark)) => (Ok(took), remark.map(|one| (one.status, one.meaning()))),
             Err(error) => (Err(error), None),
         };
-        let models = self.list_models(backend, timeout).await;
-        let engine = match backend.config.engine {
-            Engine::Auto => self.identify(backend).await,
+        let queries = Queries { client: self, backend, timeout };
+        let models = self.list_models(&queries).await;
+        let engine = match backend.state.engine(backend.config.engine) {
+            Engine::Auto => identify(&queries).await,
             known => known,
         };
-        let facts = facts(engine);
-        let version = match facts.version {
-            Some((path, at)) => self.json(backend, path).await.ok().and_then(|json| {
-                json.pointer(at)
-                    .and_then(Value::as_str)
-                    .map(|text| escape(text, MAX_VERSION).into_owned())
-            }),
-            None => None,
-        };
-        let metrics = self.metrics(backend, facts).await;
+        let version = models::version(&queries, engine).await;
+        let metrics = self.metrics(backend, facts(engine)).await;
         let (keep_alive, clock) =
             watch_idle(backend, watch).await.unwrap_or((IdleHandling::Unknown, None));
         Examination { resolves, check, remark, engine, version, models, metrics, keep_alive, clock }
     }
 
-    /// Queries its models, with as many details as it shows within `timeout`.
-    async fn list_models(
-        &self,
-        backend: &Backend,
-        timeout: Duration,
-    ) -> Result<ListedModels, DiscoveryError> {
+    /// Queries its models, with as many details as it shows within the timeout.
+    async fn list_models(&self, queries: &Queries<'_>) -> Result<ListedModels, DiscoveryError> {
+        let Queries { backend, timeout, .. } = *queries;
         let mut shown = ShownModels::default();
         let mut listed = models::discover(self, backend, timeout, &mut shown).await?;
-        let queries = Queries { client: self, backend, timeout };
-        ollama_models::read_details(&queries, &mut shown, now().after(timeout)).await;
+        ollama_models::read_details(queries, &mut shown, now().after(timeout)).await;
         shown.complete(&mut listed.models);
         Ok(listed)
     }
@@ -116,28 +109,6 @@ impl DiscoveryClient {
     ) -> Result<(u16, bytes::Bytes), DiscoveryError> {
         let timeout = backend.config.health.timeout;
         self.send(backend, SmallRequest { path, body: None, timeout }).await
-    }
-
-    async fn json(&self, backend: &Backend, path: &str) -> Result<Value, DiscoveryError> {
-        let (status, body) = self.get(backend, path).await?;
-        if status != 200 {
-            return Err(DiscoveryError::Status { path: path.to_owned(), status });
-        }
-        let not_json = |_| DiscoveryError::NotJson { path: path.to_owned() };
-        serde_json::from_slice(&body).map_err(not_json)
-    }
-
-    /// Detects the engine by the owner of its models, else by Ollama's own version page.
-    async fn identify(&self, backend: &Backend) -> Engine {
-        let list = self.json(backend, openai_models::PATH).await.ok();
-        let entries = list.as_ref().and_then(openai_models::entries);
-        if let Some(engine) = entries.and_then(|all| openai_models::owner(all)).and_then(detect) {
-            return engine;
-        }
-        match self.json(backend, facts(Engine::Ollama).health_path).await {
-            Ok(_) => Engine::Ollama,
-            Err(_) => Engine::Auto,
-        }
     }
 
     /// Examines its metrics page; `None` if there is none that we read, scraping is off, or the

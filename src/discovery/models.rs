@@ -130,12 +130,14 @@ async fn add_llamacpp_props(queries: &Queries<'_>, models: &mut [ModelEntry]) {
 }
 
 /// Queries the engine's version; it may have been upgraded since the last query.
-async fn version(queries: &Queries<'_>, engine: Engine) -> Option<String> {
+pub(super) async fn version(queries: &Queries<'_>, engine: Engine) -> Option<String> {
     let facts = facts(engine);
     let (path, at) = facts.version?;
     // That page was just read for the list of models.
-    if facts.props_path == Some(path) {
-        return text(&*queries.backend.state.pages.properties()?, at).map(shown_version);
+    if facts.props_path == Some(path)
+        && let Some(page) = queries.backend.state.pages.properties()
+    {
+        return text(&page, at).map(shown_version);
     }
     text(&queries.get(path).await.ok()?, at).map(shown_version)
 }

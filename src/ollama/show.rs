@@ -4,23 +4,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use penstock_api::{ErrorCode, Operation};
+use penstock_api::ErrorCode;
 use penstock_clock::now;
 use penstock_core::fleet::{Backend, Health, Model, ModelId, Serving, Topology};
 use penstock_core::routing::{ModelAsked, Names, RouteError, RoutingDecision, SplitPoint};
 use pingora::http::ResponseHeader;
 use serde_json::Value;
 
-use crate::direct::{DirectTerms, ambiguous_fields, attempt_directly, end_directly};
+use crate::direct::{DirectTerms, ambiguous_fields, attempt_directly, end_directly, final_end};
 use crate::downstream::body::HeldBody;
 use crate::ollama::model_page::{Described, Lists};
-use crate::proxy::attempt::AttemptEnd;
 use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{Flow, RequestContext, Served};
 use crate::proxy::own_response::{OwnResponse, send, send_error};
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::{allowed_models, policies};
-use crate::upstream::failure::AttemptFailure;
 
 pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
     let fleet = flow.ctx.generation.fleet.topology();
@@ -40,13 +38,13 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
         Ok(policy) => policy,
         Err(error) => return send_error(flow, error).await,
     };
-    let (at, operation) = (flow.ctx.arrived_at, Operation::Passthrough);
     let is_admitted = |(_, row): &(u32, &Serving)| policy.restriction.admits_zone(row.zone);
     if !holders.is_empty() && !holders.iter().any(is_admitted) {
         let what = format!("No backend that shows model '{}' is", requested.name);
         return send_error(flow, policies::outside(&policy, &fleet, &what)).await;
     }
-    let mut request = ScannedRequest::direct(at, operation, Arc::clone(&fleet), body, policy);
+    let at = flow.ctx.arrived_at;
+    let mut request = ScannedRequest::direct(at, Arc::clone(&fleet), body, policy);
     let mut last_failure = None;
     for (tried, (number, row)) in holders.iter().enumerate() {
         if let Some(held) = &mut request.body {
@@ -54,12 +52,9 @@ pub(crate) async fn serve_show(flow: &mut Flow<'_>, body: HeldBody) -> Served {
         }
         let decision = RoutingDecision::direct(row.id, requested.id, *number);
         let terms = DirectTerms { may_miss: tried + 1 < holders.len(), is_limited: false };
-        match attempt_directly(flow, &mut request, &decision, terms).await {
-            None | Some(AttemptEnd::Elsewhere(_)) => {}
-            Some(AttemptEnd::Failed(failure)) if !matches!(failure, AttemptFailure::ClientGone) => {
-                last_failure = Some(failure);
-            }
-            Some(end) => return end_directly(flow, end).await,
+        let end = attempt_directly(flow, &mut request, &decision, terms).await;
+        if let Some(end) = final_end(end, &mut last_failure) {
+            return end_directly(flow, end).await;
         }
     }
     if let Some(shown) = describe(&fleet, model, &requested.name, flow.proxy.started_at) {

@@ -285,6 +285,7 @@ pub(crate) fn record_outcome(
     attempt: &Attempt<'_>,
     permit: &mut Permit,
     result: &AttemptResult,
+    // Not the flow: the relay calls this while it writes to the client.
     ctx: &RequestContext,
     proxy: &Proxy,
 ) {

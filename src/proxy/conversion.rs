@@ -1,6 +1,6 @@
 //! The conversion of a request for a backend that does not serve its operation, and of the response
-//! on its way back. `dialect` defines the conversion; this file decides when it happens, keeps the
-//! result for retries, and bounds both.
+//! on its way back. `dialect` defines the conversion; this file keeps its result for
+//! retries, and bounds both. `rewrite` decides when it happens.
 
 use bytes::Bytes;
 use http::{StatusCode, header};

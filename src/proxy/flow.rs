@@ -82,7 +82,7 @@ impl ClientSide<'_> {
         }
     }
 
-    /// The same, to change it before it is forwarded; `None` where nothing of it is.
+    /// The head, to change it before it is forwarded; `None` if nothing is forwarded from it.
     pub(crate) fn head_mut(&mut self) -> Option<&mut RequestHeader> {
         match self {
             Self::Session(session) => Some(session.req_header_mut()),

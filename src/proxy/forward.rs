@@ -85,7 +85,7 @@ pub(crate) async fn make_attempt(
         .filter(|_| is_admitted)
         .and_then(|client| Attempt::start(flow.ctx, &decision, &fleet, client, &flow.proxy.seeds));
     let Some(mut attempt) = attempt else {
-        debug_assert!(false, "a decision names a backend of the fleet it was made on");
+        debug_assert!(false, "not of this fleet, outside the zones, or without a client");
         return AttemptEnd::Failed(AttemptFailure::NotSent(ConnectError::NoAddress));
     };
     let ended = run(flow, to, request, &mut attempt, &mut permit).await;

@@ -1,6 +1,6 @@
-//! The queues of requests that wait for a backend with room, one per model. `admission::queue` has
-//! the order and the turns; this is its edge: the clock, the locks, and the tasks that wait
-//! (`wait`).
+//! The queues of requests that wait for a backend with room, one per model. `penstock_core` has
+//! the order and the turns (`admission::queue`); this is its edge: the clock, the locks, and the
+//! tasks that wait (`wait`).
 
 mod keep_alive;
 mod shared;

@@ -116,7 +116,7 @@ fn shared_accounts(caller: &Caller<'_>) -> Vec<SharedAccount> {
     all.map(|(name, limits)| SharedAccount { name, limits: limits.clone() }).collect()
 }
 
-/// Takes the same from the limits that all replicas share. The count of this process alone is never
+/// Takes the tokens from the limits that all replicas share. The count of this process alone is never
 /// higher, so it was worth checking first, and it is all that holds while the server is not
 /// reached.
 async fn limit_shared(
@@ -147,7 +147,7 @@ async fn limit_shared(
     Ok(RateHold { status, permit: Some(permit), shared: held })
 }
 
-pub(crate) fn moment() -> LimitTime {
+fn moment() -> LimitTime {
     LimitTime { at: now(), unix: unix_seconds() }
 }
 

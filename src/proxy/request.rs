@@ -68,8 +68,8 @@ pub(crate) struct ScannedRequest {
     pub(crate) makes_stored: bool,
     /// The request as converted for backends that do not serve its operation.
     pub(crate) conversion: Option<Box<Conversion>>,
-    /// The protocol that the client requests to switch to (`Upgrade`).
-    pub(crate) upgrade: Option<HeaderValue>,
+    /// True if the client requests to switch to WebSocket (`Upgrade`).
+    pub(crate) is_upgrade: bool,
     /// The context shift, if the request may be shortened.
     pub(crate) shift: Option<Box<ShiftState>>,
     /// True if its stream is to end with usage, although its client did not request that.
@@ -116,7 +116,7 @@ impl ScannedRequest {
             conversation: None,
             makes_stored: false,
             conversion: None,
-            upgrade: None,
+            is_upgrade: false,
             shift: None,
             adds_usage: false,
             must_end_by: None,
@@ -128,12 +128,11 @@ impl ScannedRequest {
     /// A request that is forwarded unread, for a backend rather than a model, under `policy`.
     pub(crate) fn direct(
         arrived_at: Timestamp,
-        operation: Operation,
         fleet: Arc<Topology>,
         body: HeldBody,
         policy: PolicyScope,
     ) -> Box<Self> {
-        let profile = RequestProfile::opaque(operation, arrived_at);
+        let profile = RequestProfile::opaque(Operation::Passthrough, arrived_at);
         let mut request = Self::new(profile, Arc::from(""), fleet, body);
         request.policy = policy;
         request

@@ -158,7 +158,7 @@ fn after_attempt(
             // Otherwise every refused request would reach the backends in cooldown. A request that
             // was not refused would fail without them.
             request.may_probe &= !failure.is_turned_away();
-            let goes_on = goes_on(flow, request, &failure, is_refused_again);
+            let goes_on = goes_on(flow, request, decision, &failure, is_refused_again);
             let is_last = is_refused_again || decision.candidates <= 1;
             let attempt = Box::new(LastAttempt { failure, decision, fleet, is_last });
             // A refusal that says what is wrong with the request is the last word.
@@ -199,10 +199,10 @@ fn after_attempt(
 fn goes_on(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,
+    decision: RoutingDecision,
     failure: &AttemptFailure,
     is_refused_again: bool,
 ) -> bool {
-    let Some(decision) = request.decision else { return false };
     let lacks_operation = failure.refusal() == Some(Withheld::OperationMissing)
         && decision.serving(&request.fleet).is_some_and(|serving| {
             let sent = serving.conversion(request.profile.operation);
@@ -229,7 +229,8 @@ fn goes_on(
             return false;
         }
     }
-    // A reload counts for the next attempt, unless the context shift refers to the old fleet.
+    // A reload counts for a next attempt that waits in the queue, unless the context shift refers
+    // to the old fleet.
     if request.shift.is_none() {
         request.decision = None;
     }

@@ -1,14 +1,16 @@
 //! Changes that some requests need and most do not, in their order:
 //!
-//! 1. Before an attempt at a backend that does not serve the operation, [`adapt`]: a model is
+//! 1. Before a decision, for a conversation that may be shortened: backends whose context is too
+//!    short are passed over, or, if none is left, it is shortened (`context_shift`).
+//! 2. Before an attempt at a backend that does not serve the operation, [`adapt`]: a model is
 //!    loaded or unloaded (`residency`), tokens are counted in steps (`token_count`), or the request
 //!    is converted (`conversions`).
-//! 2. After a refusal, between two attempts: fewer messages (`context_shift`), or none of what the
+//! 3. After a refusal, between two attempts: fewer messages (`context_shift`), or none of what the
 //!    engine cannot use ([`remove_unsupported`]).
-//! 3. On the response, [`change_of`]: it is converted back, or loses the usage that only penstock
+//! 4. On the response, [`change_of`]: it is converted back, or loses the usage that only penstock
 //!    requested (`usage_filter`).
 //!
-//! A plain request pays one comparison for each of the three.
+//! A plain request pays a comparison where each of them would begin.
 
 pub(crate) mod context_shift;
 pub(crate) mod conversions;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use penstock_api::ErrorCode;
 use penstock_api::units::TokenCount;
+use penstock_dialect::ErrorMeaning;
 use pingora::http::ResponseHeader;
 
 use super::response_head::InvalidResponse;
@@ -87,6 +88,15 @@ impl HeldResponse {
     pub(crate) fn new(header: Box<ResponseHeader>, body: Bytes, claim: BodyClaim) -> Self {
         let (status, retry_after) = (header.status.as_u16(), retry_after(&header));
         Self { header, body, status, retry_after, _claim: claim }
+    }
+
+    /// Gives an engine's error that came with a success the status of its meaning. `model` and
+    /// `request` are what the engine got.
+    // SDKs go by the status: they would take the error for a response.
+    pub(crate) fn set_status_of_error(&mut self, model: &str, request: &[u8]) {
+        if self.status < 400 {
+            self.status = ErrorMeaning::read(&self.body, model, request).status();
+        }
     }
 }
 

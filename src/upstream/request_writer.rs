@@ -153,13 +153,13 @@ fn write_head(
     out.extend_from_slice(b"\r\n");
     // Responses are read for tokens and usage, so they must not be encoded. Without the field, RFC
     // 9110 §12.5.3 lets a server choose any coding. After a switch of protocols nothing is read.
-    let reads_response = own.upgrade.is_none();
+    let reads_response = !own.is_upgrade;
     if reads_response {
         write_field(out, header::ACCEPT_ENCODING.as_str(), b"identity");
     }
-    if let Some(protocol) = own.upgrade {
+    if own.is_upgrade {
         write_field(out, header::CONNECTION.as_str(), b"Upgrade");
-        write_field(out, header::UPGRADE.as_str(), protocol.as_bytes());
+        write_field(out, header::UPGRADE.as_str(), b"websocket");
     }
     if let Some((trace, span)) = own.trace {
         write_field(out, TRACEPARENT.as_str(), &trace.traceparent(span));
@@ -236,7 +236,7 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
         body_length: 7,
         request_id: &HeaderValue::from_static("id-1"),
         trace: None,
-        upgrade: None,
+        is_upgrade: false,
         key_form: KeyForm::Bearer,
         is_converted: false,
         forwarding: Forwarding {
@@ -303,8 +303,8 @@ pub(crate) struct OwnFields<'a> {
     pub(crate) request_id: &'a HeaderValue,
     /// The trace to propagate, and the attempt's own span in it.
     pub(crate) trace: Option<(TraceContext, u64)>,
-    /// The protocol to switch to.
-    pub(crate) upgrade: Option<&'a HeaderValue>,
+    /// True if the request is to switch to WebSocket.
+    pub(crate) is_upgrade: bool,
     pub(crate) key_form: KeyForm,
     /// True if the body is not the client's: fields that describe the client's body are not
     /// forwarded.

@@ -5,7 +5,6 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use penstock_clock::now;
 use penstock_core::fleet::Outcome;
-use penstock_dialect::ErrorMeaning;
 use penstock_scan::reports_failed_result;
 
 use crate::downstream::body::BodyClaim;
@@ -94,8 +93,7 @@ async fn send_failed(
     attempt: &Attempt<'_>,
     mut held: HeldResponse,
 ) -> Served {
-    let model = attempt.sent_model(request);
-    held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
+    held.set_status_of_error(attempt.sent_model(request), request.body());
     flow.ctx.record.response.outcome = Some(Outcome::Fault);
     send_held(flow, convert_held(held, request.profile.operation)).await
 }

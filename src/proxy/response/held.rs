@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use penstock_dialect::ErrorMeaning;
 use penstock_scan::FirstEvent;
 
 use crate::proxy::Proxy;
@@ -53,10 +52,8 @@ pub(crate) fn held_of(
     {
         held.body = held.body.slice(place);
     }
-    // SDKs go by the status: with the engine's 200 they would take the error for a response.
-    if refusal.is_some() && held.status < 400 {
-        let model = attempt.sent_model(request);
-        held.status = ErrorMeaning::read(&held.body, model, request.body()).status();
+    if refusal.is_some() {
+        held.set_status_of_error(attempt.sent_model(request), request.body());
     }
     convert_held(held, request.profile.operation)
 }

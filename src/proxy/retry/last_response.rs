@@ -6,7 +6,6 @@ use penstock_core::fleet::{Outcome, Topology};
 use penstock_core::routing::{RouteError, RoutingDecision};
 
 use crate::proxy::Proxy;
-use crate::proxy::conversion::ConversionFailure;
 use crate::proxy::decision::{DecisionFailure, record_rejections};
 use crate::proxy::failure::{OwnError, held_outcome};
 use crate::proxy::flow::{Flow, RequestContext, Served};
@@ -81,7 +80,7 @@ async fn send_unserved(
             let last = Box::new(LastAttempt { is_last: true, ..*last });
             send_failure(flow, request, last).await
         }
-        (None, Some(reason)) => send_error(flow, ConversionFailure::to_error(reason)).await,
+        (None, Some(reason)) => send_error(flow, reason.to_error()).await,
         (None, None) => {
             let error = route_error(flow.proxy, request.view(flow.ctx), &error);
             let error = with_similar_model(flow.ctx, &request.model, error);

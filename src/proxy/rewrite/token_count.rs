@@ -6,7 +6,7 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use penstock_api::{ErrorCode, Operation};
-use penstock_dialect::{ErrorMeaning, RequestTerms, convert_request};
+use penstock_dialect::{RequestTerms, convert_request};
 use serde_json::{Value, json};
 
 use crate::proxy::attempt::{Attempt, AttemptEnd, Elsewhere};
@@ -105,10 +105,7 @@ async fn end_without_count(
 /// Holds a refusal, in the client's dialect.
 fn held_refusal(terms: &ResponseTerms<'_>, response: EngineResponse) -> HeldResponse {
     let mut held = HeldResponse::new(response.header, response.body, response.claim);
-    // SDKs go by the status: with the engine's 200 they would take the error for a response.
-    if held.status < 400 {
-        held.status = ErrorMeaning::read(&held.body, terms.model, terms.body).status();
-    }
+    held.set_status_of_error(terms.model, terms.body);
     // A refusal without a body has nothing to convert.
     if held.body.is_empty() { held } else { convert_held(held, terms.operation) }
 }
