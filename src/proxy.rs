@@ -276,8 +276,8 @@ impl Proxy {
         BodyClaim::empty(&self.responses, limit.to_usize())
     }
 
-    /// Closes idle connections that timed out or whose backend is gone, and reloads certificates
-    /// whose files have changed. To be called about once a second.
+    /// Closes idle connections that timed out or whose backend is gone, and reloads changed
+    /// certificates. To be called about once a second.
     pub fn sweep(&self) {
         let generation = self.generation.load();
         generation.fleet.refresh_predictions(now());

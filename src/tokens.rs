@@ -188,8 +188,8 @@ impl IssuerSet {
         }
     }
 
-    /// Returns whether the issuer of a verdict still has the keys that it was made with: a key that
-    /// the provider has withdrawn ends the tokens that it signed.
+    /// Returns whether the issuer of a verdict still has the keys of that time: a withdrawn key
+    /// ends the tokens that it signed.
     fn is_current(&self, verdict: &VerifiedToken) -> bool {
         let (position, version) = verdict.verified_by;
         self.issuers.get(position).is_some_and(|issuer| issuer.version() == version)

@@ -18,8 +18,8 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::policies;
 use crate::proxy::request::ScannedRequest;
 
-/// Serves a request for a stored response from the backend that made it, or, if that is not known,
-/// from the first backend that has it.
+/// Serves a request for a stored response from the backend that made it. If that is unknown, it is
+/// served from the first that has it.
 pub(crate) async fn serve_stored(flow: &mut Flow<'_>, id: &str, body: HeldBody) -> Served {
     let fleet = flow.ctx.generation.fleet.topology();
     let owner = match flow.proxy.response_ids.backend_of(id.as_bytes(), flow.ctx.key_owner()) {

@@ -220,9 +220,9 @@ impl Checker {
         state.has_work_due_later(now()) && !self.fleet.topology().can_do_without(state)
     }
 
-    /// Returns whether the progress of responses outweighs a failed check, or, where no other
-    /// backend could take its place, work that is not overdue one that hangs. A refused connection
-    /// and the error of a health page stand: operators drain with them.
+    /// Returns whether a failed check counts less than the progress of responses. If no other
+    /// backend could take its place, a check that hangs counts less than work that is not overdue.
+    /// A refused connection and the error of a health page stand: operators drain with them.
     fn is_vetoed(&self, reason: &DiscoveryError, started: Timestamp) -> bool {
         let state = &self.backend.state;
         let last_check = state.checked_at().unwrap_or(started);

@@ -12,9 +12,9 @@ use super::client::DiscoveryError;
 use super::listed_models::{ListedModels, text, to_tokens};
 use super::queries::Queries;
 
-/// The details that Ollama showed of its models, so that only changed models are read again, and
-/// the models whose details are still to be read. A list is complete without any details: each
-/// takes a request, and one of a model on a slow disk a second.
+/// The details of Ollama's models, kept so that only changed models are read again, and the models
+/// with details yet to read. A list is complete without any details: each takes a request, and one
+/// of a model on a slow disk a second.
 #[derive(Debug, Default)]
 pub(super) struct ShownModels {
     /// The details and their digests, by the name of the model. Those of another digest count

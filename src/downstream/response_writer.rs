@@ -108,9 +108,8 @@ impl RawResponse {
     }
 }
 
-/// Reads and drops bytes that a client still sends after an early response, for a while, so that it
-/// reads that response instead of a reset. `refused_drains` counts clients whose heads were
-/// refused.
+/// Reads and drops what a client still sends after an early response, for a while: it gets that
+/// response and no reset. `refused_drains` counts clients whose heads were refused.
 pub(crate) async fn drain(client: &Client, refused_drains: &Arc<AtomicUsize>) {
     // A reset of the stream stops an HTTP/2 client; its connection goes on.
     let Client::Http1(client) = client else { return };

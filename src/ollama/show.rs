@@ -140,8 +140,8 @@ fn holders<'a>(fleet: &Topology, model: &'a Model) -> Vec<(u32, &'a Serving)> {
     holders
 }
 
-/// The description of a model that an engine other than Ollama serves: of the backend with the
-/// longest context, which gets the prompts that the others have no room for.
+/// The description of a model of an engine other than Ollama. It is that of the backend with the
+/// longest context: prompts too long for the others go there.
 fn describe(fleet: &Topology, model: &Model, name: &str, created: u64) -> Option<Value> {
     let rows = model.serving.iter().filter_map(|row| Some((row, backend_of(fleet, row)?)));
     let others = rows.filter(|(_, backend)| !backend.is_ollama());

@@ -22,8 +22,8 @@ pub(crate) fn may_request(ctx: &RequestContext, fleet: &Topology, name: &str) ->
     default_tag_forms(&model.name).any(|form| ctx.may_use(&form))
 }
 
-/// Checks that the client may use the model of its request, and the further models that the body
-/// names: a backend may be an aggregator, which tries them.
+/// Checks that the client may use the model of its request, and the further models in the body: a
+/// backend may be an aggregator, which tries them.
 ///
 /// # Errors
 /// When its key is limited to models, and one of them is outside its list.

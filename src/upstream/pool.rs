@@ -212,8 +212,8 @@ impl ConnectionPool {
         set.node.insert(descriptor, idle);
     }
 
-    /// Closes idle connections that timed out, that the backend has closed, or whose backend is no
-    /// longer among `backends`.
+    /// Closes the idle connections that timed out or were closed by their backend, and those of
+    /// backends no longer in `backends`.
     pub(crate) fn sweep(&self, backends: &[Backend]) {
         self.connector.sweep();
         let (now, timeout) = (now(), self.idle_timeout());

@@ -48,8 +48,8 @@ const OVERRUN_FACTOR: f64 = 1.5;
 const MAX_FIRST_STEPS: f64 = 4.0;
 /// The fraction of the room for streams above which the wait curve is computed with each refresh.
 const NEARLY_FULL_SHARE: f64 = 0.5;
-/// The fraction above which it is also computed as streams start and end: in a full batch of 16 one
-/// ends every few steps, so that a curve that is a second old is off by as much as it predicts.
+/// The fraction above which it is also computed as streams start and end. In a full batch of 16 one
+/// ends every few steps, and a curve one second old is off by as much as it predicts.
 const FULL_SHARE: f64 = 0.9;
 /// The least time between two such curves, in microseconds.
 const MIN_CURVE_US: f64 = 100e3;

@@ -61,9 +61,9 @@ fn survival_of(ended: impl Iterator<Item = f64>, there: impl Iterator<Item = f64
 }
 
 /// The share of outputs that are longer than a number of tokens (a survival function), by the
-/// estimator of Kaplan and Meier: for each bucket, the share of the outputs in it that end there.
-/// An output that still runs counts in the buckets that it has passed, so that long outputs are not
-/// missed because they end late.
+/// estimator of Kaplan and Meier: for each bucket, the share of the outputs in it that end there. A
+/// running output counts in the buckets that it has passed: long outputs end late, and would be
+/// missed.
 ///
 /// A second survival is that without limits. In it, an output that ended at the limit of its
 /// request has passed: it says nothing of when one with a larger limit ends.
@@ -92,8 +92,8 @@ pub(crate) struct OutputLengths {
 /// The survival at the start of each bucket, and at the end of the last one.
 type Survival = [f64; BUCKETS + 1];
 
-/// The stored form: for each bucket the numbers of outputs that ended there, that passed it, and
-/// that ended there at the limit of their requests (absent in older states).
+/// The stored form. For each bucket: the number of outputs that ended there, of those that passed
+/// it, and of those that ended there at the limit of their requests (absent in older states).
 #[derive(Serialize, Deserialize)]
 struct Counts(Vec<Vec<f32>>);
 

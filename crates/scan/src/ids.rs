@@ -47,8 +47,8 @@ pub struct StoredIds {
 }
 
 impl StoredIds {
-    /// Checks that each id is null or a string without escapes, so that it can be compared with
-    /// those that are known.
+    /// Checks that each id is null or a string without escapes: it is compared with known ids byte
+    /// by byte.
     ///
     /// # Errors
     /// [`ScanError::WrongType`] otherwise.

@@ -111,8 +111,8 @@ pub fn deciding_in_query(name: &str) -> Option<&'static str> {
     fields.iter().copied().find(|field| folds_to(plain.as_bytes(), field))
 }
 
-/// Checks the members at the top of a JSON body that is read elsewhere: none may be a twin, and no
-/// field that penstock decides by may be repeated as null, which Go ignores, or as an object or
+/// Checks the members at the top of a JSON body that is read elsewhere. None may be a twin. No
+/// field that penstock decides by may be repeated as null (Go ignores it), or as an object or
 /// array. Bodies that are not JSON are left to their reader.
 ///
 /// # Errors

@@ -62,8 +62,8 @@ struct LearnedEngine {
 }
 
 impl LearnedEngine {
-    /// Makes it the engine of the backend at `index`. A limit of requests at a time that the
-    /// configuration gives that backend holds against one that another backend showed.
+    /// Makes it the engine of the backend at `index`. A configured limit of requests at a time
+    /// holds against one that another backend showed.
     fn apply_to(&self, plan: &mut SimulationPlan, index: usize) {
         let backends = plan.variants.first().map_or(&[][..], |first| &first.config.backends);
         let backend = backends.get(index);

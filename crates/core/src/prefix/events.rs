@@ -72,8 +72,8 @@ impl Predicted {
         is_new.then_some(CacheEvent::Missed(self.first_block))
     }
 
-    /// Returns the change after the engine reported how many tokens of the prompt were cached. Less
-    /// than one block of a prompt of which at least two were predicted means that the beginning was
+    /// Returns the change after the engine reported how many tokens of the prompt were cached. With
+    /// at least two blocks of a prompt predicted, less than one means that the beginning was
     /// evicted, and with it every prompt that begins alike. One predicted block proves nothing: an
     /// engine computes at least the end of each prompt, and reports full blocks only.
     pub fn when_served(&self, cached_tokens: u32) -> Option<CacheEvent<'static>> {

@@ -97,7 +97,7 @@ impl Run {
         self.hashes.get(at) == chain.get(at)
     }
 
-    /// The first of its blocks that is one of `blocks`, or that follows a block that is `gone`.
+    /// The first of its blocks that is one of `blocks` or follows a `gone` block.
     pub(super) fn first_of(&self, blocks: &[u64], gone: &HashTable<u64>) -> Option<u32> {
         if gone.find(self.before, |hash| *hash == self.before).is_some() {
             return Some(0);

@@ -175,9 +175,9 @@ impl Policies {
         self.entries.get(usize::from(position)).map(|policy| &*policy.name)
     }
 
-    /// Returns the policies that a request is under: the first that matches its model and its
-    /// key, and the one that it names itself. A key that may choose that one has it in place of the
-    /// first; otherwise both hold.
+    /// Returns the policies of a request: the first that matches its model and its key, and the one
+    /// that the request names. A key that may choose that one has it in place of the first;
+    /// otherwise both hold.
     ///
     /// # Errors
     /// [`PolicyError`] if the request wishes what its key may not have.

@@ -41,9 +41,9 @@ impl ContextRefusal {
 /// The phrase by which clients recognize the error.
 const TOO_LONG: &str = "prompt is too long";
 
-/// Returns the phrase by which clients of other APIs recognize a prompt that is too long, if the
-/// body of an engine's error reports that in other words. It is empty if `message` has the phrase
-/// already. Returns `None` for other errors.
+/// Returns the phrase by which clients of other APIs recognize a prompt that is too long, if an
+/// engine's error reports one in other words. It is empty if `message` has the phrase already.
+/// Returns `None` for other errors.
 pub(crate) fn recognized_words(message: &str, body: &[u8]) -> Option<String> {
     let overflow = read_refusal(body)?.overflow();
     let words = overflow.map_or_else(|| TOO_LONG.to_owned(), |overflow| overflow.to_string());

@@ -78,8 +78,8 @@ fn is_due(one: &Candidate, fastest: Option<&PredictedLatency>) -> bool {
     is_loaded && is_known && lost > 0.0 && laggards::is_idle_for(prediction, retry_ms)
 }
 
-/// Returns the backend to compare the only one with that has shown how fast it is: of those that
-/// are idle, the one that has shown most. `None` if none or several have, or none is idle.
+/// Returns the backend to compare with the only one that has shown its speed: of the idle ones, the
+/// one that has shown most. `None` if none or several have, or none is idle.
 fn second(candidates: &[Candidate]) -> Option<usize> {
     let shown = |one: &Candidate| one.prediction.map_or(0.0, |one| one.first_tokens);
     if candidates.iter().filter(|one| shown(one) >= SHOWN).count() != 1 {
