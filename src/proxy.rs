@@ -9,8 +9,8 @@
 //! the body, and `admission` checks what the client may do with the model. `retry` runs the
 //! attempts: `decision` picks a backend and takes its in-flight permit, `forward` makes the
 //! attempt: `exchange` connects, sends and reads the response's head, which `upstream::disposition`
-//! judges, `response` relays it, and `attempt` reports the outcome to the backend's health, circuit breaker
-//! and latency.
+//! judges, `response` relays it, and `attempt` reports the outcome to the backend's health, circuit
+//! breaker and latency.
 //!
 //! A plain request passes only those, and the fields that every response carries (`own_response`).
 //! The changes that few requests need are in `rewrite`, behind a condition on the way of a plain

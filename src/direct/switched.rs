@@ -14,7 +14,6 @@ use penstock_core::fleet::Outcome;
 use pingora::http::ResponseHeader;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::direct::tunnel::WEBSOCKET;
 use crate::downstream::http1::GuardedStream;
 use crate::downstream::response_writer::write_fields;
 use crate::proxy::Proxy;
@@ -27,6 +26,9 @@ use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::relay;
 use crate::upstream::failure::AttemptFailure;
 
+/// The only protocol that clients may switch to: with another one, a client would speak to the
+/// engine with penstock's own key.
+pub(crate) const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 /// The longest single read.
 const MAX_READ: usize = 16 * 1024;
 /// The interval at which the timeouts are checked.

@@ -7,7 +7,7 @@ use penstock_core::routing::Way;
 use pingora::http::RequestHeader;
 
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
-use crate::direct::switched::Switch;
+use crate::direct::switched::{Switch, WEBSOCKET};
 use crate::direct::{end_directly, reserve_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::budgets;
@@ -19,10 +19,6 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::request::{Decided, ScannedRequest};
 use crate::proxy::retry::route_error;
 use crate::proxy::return_time::time_of_backend;
-
-/// The only protocol that clients may switch to: with another one, a client would speak to the
-/// engine with penstock's own key.
-pub(crate) const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
 /// Returns whether the client requests to switch to WebSocket. A request with another protocol, or
 /// a list of several, is an ordinary one.

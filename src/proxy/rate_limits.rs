@@ -116,8 +116,8 @@ fn shared_accounts(caller: &Caller<'_>) -> Vec<SharedAccount> {
     all.map(|(name, limits)| SharedAccount { name, limits: limits.clone() }).collect()
 }
 
-/// Takes the tokens from the limits that all replicas share. The count of this process alone is never
-/// higher, so it was worth checking first, and it is all that holds while the server is not
+/// Takes the tokens from the limits that all replicas share. The count of this process alone is
+/// never higher, so it was worth checking first, and it is all that holds while the server is not
 /// reached.
 async fn limit_shared(
     proxy: &Proxy,
