@@ -45,7 +45,7 @@ use crate::proxy::failure::OwnError;
 use crate::proxy::flow::{ClientSide, Flow, RequestContext, Served};
 use crate::proxy::own_response::{send_body_error, send_error, send_refusal};
 use crate::proxy::queue::settle_charge;
-use crate::proxy::rate_limits::{Estimate, limit_rate, settle_rate};
+use crate::proxy::rate_limits::{EstimateInputs, limit_rate, settle_rate};
 use crate::proxy::request::{read_body, scan_body};
 use crate::proxy::retry::serve;
 use penstock_core::fleet::Outcome;
@@ -288,7 +288,7 @@ async fn forward(flow: &mut Flow<'_>, forwarded: Forwarded, body: HeldBody) -> S
     let has_ensembles = flow.ctx.generation.config.ensembles.enabled;
     let plan = if has_ensembles { plan_of(flow.ctx, &named.model) } else { None };
     if flow.ctx.has_rate_limits() {
-        let estimate = Estimate::of(&named.profile, &named.model, plan.as_ref(), &body.bytes);
+        let estimate = EstimateInputs::of(&named.profile, &named.model, plan.as_ref(), &body.bytes);
         if let Err(error) = limit_rate(flow, Some(&estimate)).await {
             return send_error(flow, error).await;
         }

@@ -65,7 +65,7 @@ struct IssuerSet {
 
 /// The part of a token that names its issuer, before anything is verified.
 #[derive(Deserialize)]
-struct Unverified {
+struct UnverifiedClaims {
     iss: String,
 }
 
@@ -238,7 +238,7 @@ impl IssuerSet {
 fn issuer_of(token: &[u8]) -> Result<String, TokenRefusal> {
     let payload = token.split(|byte| *byte == b'.').nth(1).unwrap_or_default();
     let payload = URL_SAFE_NO_PAD.decode(payload).map_err(|_not_base64| TokenRefusal::Claims)?;
-    let claims: Unverified =
+    let claims: UnverifiedClaims =
         serde_json::from_slice(&payload).map_err(|_no_issuer| TokenRefusal::Issuer)?;
     Ok(claims.iss)
 }

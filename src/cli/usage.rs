@@ -62,14 +62,14 @@ pub(super) struct UsageArgs {
 
     /// The output format
     #[arg(long, value_name = "FORMAT", default_value = "table")]
-    format: Format,
+    format: UsageFormat,
 
     #[command(flatten)]
     config: ConfigArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum UsageFormat {
     Table,
     Csv,
     Json,
@@ -102,9 +102,9 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
         let states =
             states.map_err(|source| fail(FAILED, UsageFileError::Unreadable { path, source }))?;
         return output.text(match args.format {
-            Format::Table => budgets::to_table(&states),
-            Format::Csv => budgets::to_csv(&states),
-            Format::Json => budgets::to_json(&states),
+            UsageFormat::Table => budgets::to_table(&states),
+            UsageFormat::Csv => budgets::to_csv(&states),
+            UsageFormat::Json => budgets::to_json(&states),
         });
     }
     let mut by: Vec<Dimension> = Vec::new();
@@ -119,9 +119,9 @@ pub(super) fn run(args: &UsageArgs, output: &mut Output) -> Result<(), CliError>
     let rows = report(&path, &query)
         .map_err(|source| fail(FAILED, UsageFileError::Unreadable { path, source }))?;
     output.text(match args.format {
-        Format::Table => to_table(&query.by, &rows),
-        Format::Csv => to_csv(&query.by, &rows),
-        Format::Json => to_json(&query.by, &rows),
+        UsageFormat::Table => to_table(&query.by, &rows),
+        UsageFormat::Csv => to_csv(&query.by, &rows),
+        UsageFormat::Json => to_json(&query.by, &rows),
     })
 }
 

@@ -72,7 +72,7 @@ impl CheckSchedule {
         let until = started.after(interval);
         let fast = health.fast_interval.min(interval);
         tokio::time::sleep(fast).await;
-        let mut silence = Silence::new(started);
+        let mut silence = BackendSilence::new(started);
         loop {
             self.judge_progress();
             let left = until.since(now());
@@ -93,11 +93,11 @@ impl CheckSchedule {
 /// The time since a backend with requests in flight has sent anything. A stopped process and
 /// dropped packets show here long before a timeout passes. So does a long prefill, but its engine
 /// passes a check.
-struct Silence {
+struct BackendSilence {
     since: Timestamp,
 }
 
-impl Silence {
+impl BackendSilence {
     fn new(now: Timestamp) -> Self {
         Self { since: now }
     }
@@ -204,7 +204,7 @@ mod tests {
     fn silence_needs_requests_in_flight_and_no_progress() {
         let (state, second) = (&backend().state, Duration::from_secs(1));
         let at = |seconds: u64| Timestamp(0).after(second * u32::try_from(seconds).unwrap());
-        let mut silence = Silence::new(at(1));
+        let mut silence = BackendSilence::new(at(1));
         assert_eq!(silence.lasts(state, at(5)), Duration::ZERO, "nothing is in flight");
         state.load.set_in_flight(1);
         assert_eq!(silence.lasts(state, at(7)), second * 2);

@@ -50,7 +50,7 @@ pub(crate) async fn run_stage(flow: &Flow<'_>, calls: Vec<RunningCall>) -> Stage
             // Other requests fill the backends: the calls wait among them.
             let calls = std::mem::take(&mut saturated).into_iter();
             let running =
-                calls.map(|(call, _)| -> Running<'_> { Box::pin(call.run_in_turn(flow)) });
+                calls.map(|(call, _)| -> CallFuture<'_> { Box::pin(call.run_in_turn(flow)) });
             if !end_all(running.collect(), &mut reports).await {
                 return StageEnd::ClientGone;
             }
@@ -62,7 +62,7 @@ pub(crate) async fn run_stage(flow: &Flow<'_>, calls: Vec<RunningCall>) -> Stage
         }
         let running = placed
             .into_iter()
-            .map(|(call, decided)| -> Running<'_> { Box::pin(call.run(flow, decided)) });
+            .map(|(call, decided)| -> CallFuture<'_> { Box::pin(call.run(flow, decided)) });
         if !end_all(running.collect(), &mut reports).await {
             return StageEnd::ClientGone;
         }
@@ -78,7 +78,7 @@ fn may_wait(proxy: &Proxy, error: &RouteError) -> bool {
 }
 
 /// Runs calls until all are done. Returns `false` if their client has left.
-async fn end_all(running: Vec<Running<'_>>, reports: &mut Vec<CallReport>) -> bool {
+async fn end_all(running: Vec<CallFuture<'_>>, reports: &mut Vec<CallReport>) -> bool {
     let mut is_client_there = true;
     for end in join(running).await {
         match end {
@@ -89,10 +89,10 @@ async fn end_all(running: Vec<Running<'_>>, reports: &mut Vec<CallReport>) -> bo
     is_client_there
 }
 
-type Running<'a> = Pin<Box<dyn Future<Output = CallEnd> + Send + 'a>>;
+type CallFuture<'a> = Pin<Box<dyn Future<Output = CallEnd> + Send + 'a>>;
 
 /// Runs futures in this task until all are done.
-async fn join(mut running: Vec<Running<'_>>) -> Vec<CallEnd> {
+async fn join(mut running: Vec<CallFuture<'_>>) -> Vec<CallEnd> {
     // No tasks: the calls end with the task of their client.
     let mut ends: Vec<Option<CallEnd>> = running.iter().map(|_| None).collect();
     poll_fn(|cx| {

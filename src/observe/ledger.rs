@@ -15,7 +15,7 @@ mod queries;
 mod report;
 mod writer;
 
-pub use batch::{Pair, TokenSums, Totals};
+pub use batch::{Pair, TokenSums, TokenTotals};
 pub use counts::LedgerCounts;
 pub use database::DatabaseError;
 pub use day::parse_day;
@@ -158,7 +158,7 @@ impl Ledger {
     }
 
     /// Returns the tokens per backend and model, written or not.
-    pub fn totals(&self) -> Totals {
+    pub fn totals(&self) -> TokenTotals {
         let minute = unix_seconds() / 60;
         let mut books = self.shared.books.lock();
         books.collect(&self.shared.cells, minute);

@@ -35,7 +35,7 @@ use prometheus::Histogram;
 
 use crate::discovery::ScrapeBudget;
 use crate::observe::access_log::AccessLog;
-use crate::observe::names::{NameId, Names};
+use crate::observe::names::{BoundedNames, NameId};
 use crate::observe::otlp::SpanExporter;
 use crate::observe::series::SeriesMap;
 use crate::observe::usage::LiveUsage;
@@ -67,8 +67,8 @@ pub struct Scrape<'a> {
 /// All counters, shared by the data plane and the admin port.
 #[derive(Debug)]
 pub struct Metrics {
-    model_names: Names,
-    backend_names: Names,
+    model_names: BoundedNames,
+    backend_names: BoundedNames,
     kinds: Distributions,
     backends: Backends,
     requests: RequestMetrics,
@@ -99,9 +99,9 @@ impl Metrics {
     /// When the metrics library refuses the buckets of a histogram.
     pub fn new(generation: &Generation) -> Result<Self, prometheus::Error> {
         let metrics = Self {
-            model_names: Names::new(generation.config.limits.metric_models, "unknown"),
+            model_names: BoundedNames::new(generation.config.limits.metric_models, "unknown"),
             // Reloads bring new names, so there is room for four times the largest fleet.
-            backend_names: Names::new(4 * MAX_BACKENDS, "none"),
+            backend_names: BoundedNames::new(4 * MAX_BACKENDS, "none"),
             kinds: Distributions::new()?,
             backends: Backends::default(),
             requests: RequestMetrics::default(),
@@ -197,14 +197,15 @@ impl RequestObserver for Metrics {
         if outcome.record.edits.retried_without.contains(Capabilities::VISION) {
             self.without_vision.fetch_add(1, Ordering::Relaxed);
         }
-        let model = outcome.model().map_or(Names::PLACEHOLDER, |name| self.model_names.id(name));
+        let model =
+            outcome.model().map_or(BoundedNames::PLACEHOLDER, |name| self.model_names.id(name));
         if let Some(waited) = outcome.record.queue.wait {
             // For requests that have waited alone: without a queue no model has these series.
             let make = || Arc::new(self.kinds.durations.make());
             self.queue_waits.with(model, make, |waits| observe(waits, waited));
         }
         let (backend, provider) = match outcome.backend() {
-            None => (Names::PLACEHOLDER, None),
+            None => (BoundedNames::PLACEHOLDER, None),
             Some((id, name)) => self
                 .backends
                 .with(id, |series| (series.label, Some(series.provider)))

@@ -22,13 +22,13 @@ struct NameTable {
 
 /// A bounded set of label values. A name keeps its number for the life of the process.
 #[derive(Debug)]
-pub(super) struct Names {
+pub(super) struct BoundedNames {
     table: ArcSwap<NameTable>,
     limit: usize,
     writer: Mutex<()>,
 }
 
-impl Names {
+impl BoundedNames {
     /// Creates a table of at most `limit` names in addition to `placeholder` (the label value for a
     /// missing name) and [`OTHER`].
     pub(super) fn new(limit: usize, placeholder: &str) -> Self {
@@ -45,7 +45,7 @@ impl Names {
     /// The label value for a missing name.
     pub(super) const PLACEHOLDER: NameId = NameId(1);
 
-    /// Returns the id of `name`; [`Names::OTHER`] for a new name once the table is full.
+    /// Returns the id of `name`; [`BoundedNames::OTHER`] for a new name once the table is full.
     pub(super) fn id(&self, name: &str) -> NameId {
         let table = self.table.load();
         match table.by_name.get(name) {
@@ -86,24 +86,24 @@ mod tests {
 
     #[test]
     fn names_over_the_limit_are_counted_as_other() {
-        let names = Names::new(2, "unknown");
+        let names = BoundedNames::new(2, "unknown");
         let (a, b) = (names.id("a"), names.id("b"));
         assert_ne!(a, b);
         assert_eq!(names.id("a"), a, "a name keeps its number");
-        assert_eq!(names.id("c"), Names::OTHER);
+        assert_eq!(names.id("c"), BoundedNames::OTHER);
         assert_eq!(&*names.name(a), "a");
-        assert_eq!(&*names.name(Names::OTHER), "other");
-        assert_eq!(&*names.name(Names::PLACEHOLDER), "unknown");
+        assert_eq!(&*names.name(BoundedNames::OTHER), "other");
+        assert_eq!(&*names.name(BoundedNames::PLACEHOLDER), "unknown");
     }
 
     #[test]
     fn model_named_like_a_placeholder_shares_its_number() {
-        let names = Names::new(2, "unknown");
+        let names = BoundedNames::new(2, "unknown");
         assert_eq!(
             names.id("unknown"),
-            Names::PLACEHOLDER,
+            BoundedNames::PLACEHOLDER,
             "two series may not have the same labels"
         );
-        assert_eq!(names.id("other"), Names::OTHER);
+        assert_eq!(names.id("other"), BoundedNames::OTHER);
     }
 }

@@ -47,7 +47,7 @@ struct DeliveryCounts {
     failed: AtomicU64,
 }
 
-enum Message {
+enum QueueMessage {
     Item(Vec<u8>),
     Wake,
     /// Signals when all earlier items have been delivered.
@@ -57,7 +57,7 @@ enum Message {
 /// A bounded queue with its thread.
 #[derive(Debug)]
 pub struct BoundedQueue {
-    sender: SyncSender<Message>,
+    sender: SyncSender<QueueMessage>,
     counts: Arc<DeliveryCounts>,
 }
 
@@ -82,7 +82,7 @@ impl BoundedQueue {
 
     /// Queues an item, or drops it if the queue is full.
     pub fn put(&self, item: Vec<u8>) {
-        match self.sender.try_send(Message::Item(item)) {
+        match self.sender.try_send(QueueMessage::Item(item)) {
             Ok(()) => {}
             // A request must never wait for a disk or a collector.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {
@@ -93,7 +93,7 @@ impl BoundedQueue {
 
     /// Calls [`Sink::wake`]. Unnecessary while the queue is full, as its thread is then running.
     pub fn wake(&self) {
-        if self.sender.try_send(Message::Wake).is_err() {
+        if self.sender.try_send(QueueMessage::Wake).is_err() {
             tracing::debug!("queue full, wake-up skipped");
         }
     }
@@ -105,7 +105,9 @@ impl BoundedQueue {
         let mut left = limit;
         // Polled, since `std` has no send with a timeout: a sink that hangs must not hold up the
         // end.
-        while let Err(TrySendError::Full(_)) = self.sender.try_send(Message::Flush(done.clone())) {
+        while let Err(TrySendError::Full(_)) =
+            self.sender.try_send(QueueMessage::Flush(done.clone()))
+        {
             if left.is_zero() {
                 return false;
             }
@@ -126,7 +128,7 @@ impl BoundedQueue {
 
 struct Thread<C> {
     sink: C,
-    receiver: Receiver<Message>,
+    receiver: Receiver<QueueMessage>,
     counts: Arc<DeliveryCounts>,
     batch: Vec<Vec<u8>>,
     is_failing: bool,
@@ -148,11 +150,11 @@ impl<C: Sink> Thread<C> {
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: QueueMessage) {
         match message {
-            Message::Item(item) => self.batch.push(item),
-            Message::Wake => self.sink.wake(),
-            Message::Flush(done) => {
+            QueueMessage::Item(item) => self.batch.push(item),
+            QueueMessage::Wake => self.sink.wake(),
+            QueueMessage::Flush(done) => {
                 // Items before the flush must be delivered before it is confirmed.
                 self.deliver();
                 let is_awaited = done.try_send(()).is_ok();

@@ -18,7 +18,7 @@ use crate::upstream::relay::Transform;
 use crate::wire::beside_the_loop;
 
 pub(crate) struct Conversion {
-    terms: Terms,
+    terms: ConversionTerms,
     converted: Converted,
     /// The conversion's share of the memory for bodies.
     _claim: BodyClaim,
@@ -26,7 +26,7 @@ pub(crate) struct Conversion {
 
 /// The inputs of a conversion, besides the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct ConversionTerms {
     /// The operation that the request is converted to.
     pub(crate) target: Operation,
     pub(crate) engine: Engine,
@@ -66,7 +66,7 @@ impl Conversion {
     pub(crate) fn new(
         from: Operation,
         body: &[u8],
-        terms: Terms,
+        terms: ConversionTerms,
         claim: impl FnOnce(usize) -> Option<BodyClaim>,
     ) -> Result<Self, ConversionFailure> {
         let request_terms =
@@ -81,7 +81,7 @@ impl Conversion {
     }
 
     /// Returns whether a backend of these terms gets the same request.
-    pub(crate) fn fits(&self, terms: &Terms) -> bool {
+    pub(crate) fn fits(&self, terms: &ConversionTerms) -> bool {
         self.terms == *terms
     }
 

@@ -85,7 +85,7 @@ impl Ensembles {
     ///
     /// # Errors
     /// When there are too many, or the client's key may have none.
-    pub(crate) fn take(&self, ctx: &RequestContext) -> Result<Slot, OwnError> {
+    pub(crate) fn take(&self, ctx: &RequestContext) -> Result<EnsembleSlot, OwnError> {
         let config = &ctx.generation.config;
         let client = ctx.identity.as_ref();
         let of_key = client.and_then(|client| Some((&client.id, client.ensembles?)));
@@ -99,7 +99,7 @@ impl Ensembles {
             too_many(format!("{limit} ensembles are in flight (ensembles.in_flight)"))
         })?;
         // Made before the key's limit is checked: from here on every return frees the slot.
-        let mut slot = Slot { _in_flight: in_flight, of_key: None };
+        let mut slot = EnsembleSlot { _in_flight: in_flight, of_key: None };
         if let Some((id, limit)) = of_key {
             let mut counts = self.by_key.lock();
             let count = counts.entry(Arc::clone(id)).or_default();
@@ -120,12 +120,12 @@ fn too_many(message: String) -> OwnError {
 
 /// The slot of an ensemble among those in flight.
 #[derive(Debug)]
-pub(crate) struct Slot {
+pub(crate) struct EnsembleSlot {
     _in_flight: Counted,
     of_key: Option<(ByKey, Arc<str>)>,
 }
 
-impl Drop for Slot {
+impl Drop for EnsembleSlot {
     fn drop(&mut self) {
         let Some((counts, name)) = self.of_key.take() else { return };
         let mut counts = counts.lock();

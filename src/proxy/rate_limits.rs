@@ -35,7 +35,7 @@ const TOKENS: [HeaderName; 3] = [
 ];
 
 /// The inputs of a token estimate.
-pub(crate) struct Estimate<'a> {
+pub(crate) struct EstimateInputs<'a> {
     profile: &'a RequestProfile,
     model: &'a str,
     /// The number of calls that the request becomes.
@@ -43,7 +43,7 @@ pub(crate) struct Estimate<'a> {
     body: &'a [u8],
 }
 
-impl<'a> Estimate<'a> {
+impl<'a> EstimateInputs<'a> {
     /// The estimate of a request, which may be an ensemble.
     pub(crate) fn of(
         profile: &'a RequestProfile,
@@ -69,7 +69,7 @@ impl<'a> Estimate<'a> {
 /// When a limit has no room for it.
 pub(crate) async fn limit_rate(
     flow: &mut Flow<'_>,
-    estimate: Option<&Estimate<'_>>,
+    estimate: Option<&EstimateInputs<'_>>,
 ) -> Result<(), OwnError> {
     let config = &flow.ctx.generation.config;
     let client = flow.ctx.identity.as_ref();
@@ -153,7 +153,7 @@ fn moment() -> LimitTime {
 
 /// The tokens of the prompt, and those that the response may have: `max_tokens`, else the average
 /// of the model's responses.
-fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
+fn expected_tokens(ctx: &RequestContext, estimate: &EstimateInputs<'_>) -> u64 {
     let profile = estimate.profile;
     let output = match (profile.operation.row().work, profile.output_limit) {
         (Work::Text | Work::Inference, _) => 0,
@@ -171,7 +171,7 @@ fn expected_tokens(ctx: &RequestContext, estimate: &Estimate<'_>) -> u64 {
 /// Reads what is known of a request's model on the first of its backends.
 fn of_first_backend<T>(
     ctx: &RequestContext,
-    estimate: &Estimate<'_>,
+    estimate: &EstimateInputs<'_>,
     read: impl FnOnce(&Serving) -> T,
 ) -> Option<T> {
     let fleet = ctx.generation.fleet.topology();
@@ -182,7 +182,7 @@ fn of_first_backend<T>(
 }
 
 /// The usual duration of the model's requests.
-fn usual_duration(ctx: &RequestContext, estimate: &Estimate<'_>) -> Option<Duration> {
+fn usual_duration(ctx: &RequestContext, estimate: &EstimateInputs<'_>) -> Option<Duration> {
     of_first_backend(ctx, estimate, |serving| serving.latency.durations.usual()).flatten()
 }
 

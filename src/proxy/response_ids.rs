@@ -22,10 +22,10 @@ use crate::proxy::failure::OwnError;
 // others.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseIds {
-    known: Mutex<Known>,
+    known: Mutex<KnownMakers>,
     evicted: AtomicU64,
     /// The sender of newly learned ids to the process that takes over.
-    successor: OnceLock<mpsc::Sender<Learned>>,
+    successor: OnceLock<mpsc::Sender<LearnedId>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -36,7 +36,7 @@ struct Maker {
 
 /// The backend and the owner learned for one id.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Learned {
+pub(crate) struct LearnedId {
     /// A hash of the id.
     pub(crate) id: u64,
     pub(crate) backend: BackendId,
@@ -44,7 +44,7 @@ pub(crate) struct Learned {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownMakers {
     /// The makers by a hash of the id: a collision costs one request to the wrong backend.
     makers: HashMap<u64, Maker>,
     oldest_first: VecDeque<u64>,
@@ -53,15 +53,15 @@ struct Known {
 impl ResponseIds {
     /// Records that a backend made a response for a client. At most `limit` ids are kept.
     pub(crate) fn learn(&self, id: &[u8], backend: BackendId, owner: KeyOwner, limit: usize) {
-        self.keep(Learned { id: xxh3_64(id), backend, owner }, limit);
+        self.keep(LearnedId { id: xxh3_64(id), backend, owner }, limit);
     }
 
     /// Records the same for the hash of an id.
-    pub(crate) fn keep(&self, learned: Learned, limit: usize) {
+    pub(crate) fn keep(&self, learned: LearnedId, limit: usize) {
         if limit == 0 {
             return;
         }
-        let Learned { id, backend, owner } = learned;
+        let LearnedId { id, backend, owner } = learned;
         if let Some(successor) = self.successor.get() {
             // A successor that does not keep up misses some.
             _ = successor.try_send(learned);
@@ -149,20 +149,20 @@ impl ResponseIds {
     }
 
     /// The newest known ids, at most `most`, the oldest of them first.
-    pub(crate) fn newest(&self, most: usize) -> Vec<Learned> {
+    pub(crate) fn newest(&self, most: usize) -> Vec<LearnedId> {
         let known = self.known.lock();
         let skipped = known.oldest_first.len().saturating_sub(most);
         let ids = known.oldest_first.iter().skip(skipped);
         let all = ids.filter_map(|id| {
             let Maker { backend, owner } = *known.makers.get(id)?;
-            Some(Learned { id: *id, backend, owner })
+            Some(LearnedId { id: *id, backend, owner })
         });
         all.collect()
     }
 
     /// The receiver of the ids learned from now on; it gets nothing if there is another one
     /// already.
-    pub(crate) fn follow(&self, room: usize) -> mpsc::Receiver<Learned> {
+    pub(crate) fn follow(&self, room: usize) -> mpsc::Receiver<LearnedId> {
         let (sender, receiver) = mpsc::channel(room);
         let is_first = self.successor.set(sender).is_ok();
         debug_assert!(is_first, "a process has one successor");

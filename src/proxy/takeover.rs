@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use crate::auth::KeyOwner;
 use crate::proxy::Proxy;
-use crate::proxy::response_ids::Learned;
+use crate::proxy::response_ids::LearnedId;
 
 /// The maximum number of ids that are passed on at once, the newest ones.
 const MAX_PASSED: usize = 131_072;
@@ -40,7 +40,7 @@ impl RememberedIds {
 
 /// The ids that a process learns after another one has taken over.
 #[derive(Debug)]
-pub struct LaterIds(mpsc::Receiver<Learned>);
+pub struct LaterIds(mpsc::Receiver<LearnedId>);
 
 impl LaterIds {
     /// The next ids; `None` when this process ends.
@@ -84,17 +84,17 @@ impl Proxy {
         for (id, backend, owner) in &ids.ids {
             let Some(Some(backend)) = found.get(*backend).copied() else { continue };
             let owner = KeyOwner::from_hash(*owner);
-            self.response_ids.keep(Learned { id: *id, backend, owner }, limit);
+            self.response_ids.keep(LearnedId { id: *id, backend, owner }, limit);
             restored += 1;
         }
         restored
     }
 
-    fn describe_ids(&self, all: &[Learned]) -> RememberedIds {
+    fn describe_ids(&self, all: &[LearnedId]) -> RememberedIds {
         let topology = self.generation().fleet.topology();
         let mut described = RememberedIds::default();
         let mut positions: Vec<BackendId> = Vec::new();
-        for Learned { id, backend, owner } in all {
+        for LearnedId { id, backend, owner } in all {
             let known = positions.iter().position(|one| one == backend);
             let position = known.or_else(|| {
                 let found = topology.backends.iter().find(|one| one.state.id == *backend)?;

@@ -26,7 +26,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::SharedState;
 use super::link::{Link, LinkError, RedisScript};
-use exchange::{AccountCall, Calls, ServerAccounts, argument_list, names_of};
+use exchange::{AccountCall, AccountCalls, ServerAccounts, argument_list, names_of};
 
 /// The most changes that wait for the server; further ones are dropped, and their leases expire.
 const MAX_QUEUE: usize = 8192;
@@ -298,7 +298,7 @@ impl SharedBudgets {
             self.send(&link, calls).await.map_err(|error| (Arc::clone(&link), error))?;
             place += MAX_LEARNING;
         }
-        let mut leases = Calls::default();
+        let mut leases = AccountCalls::default();
         self.add_leases(&mut leases);
         self.send(&link, leases).await.map_err(|error| (Arc::clone(&link), error))?;
         self.ready.store(Some(Arc::clone(&link)));
@@ -306,15 +306,15 @@ impl SharedBudgets {
     }
 
     /// Returns what is known of some accounts, for the server.
-    fn spending(&self, place: usize) -> Calls {
+    fn spending(&self, place: usize) -> AccountCalls {
         let some = self.budgets.spending(place, MAX_LEARNING, unix_seconds());
         let calls = some.into_iter().map(|account| AccountCall::all(account, &self.ledger));
         calls.map(|call| (AccountCall::key(&call.terms), call)).collect()
     }
 
     /// Returns the calls that report changes.
-    fn calls(&self, changes: Vec<ReservationChange>, renews: bool, learns: bool) -> Calls {
-        let mut calls = Calls::default();
+    fn calls(&self, changes: Vec<ReservationChange>, renews: bool, learns: bool) -> AccountCalls {
+        let mut calls = AccountCalls::default();
         if learns {
             let place = self.learning_at.fetch_add(MAX_LEARNING, Ordering::Relaxed);
             if place + MAX_LEARNING >= self.budgets.accounts() {
@@ -342,7 +342,7 @@ impl SharedBudgets {
         calls
     }
 
-    fn add_leases(&self, calls: &mut Calls) {
+    fn add_leases(&self, calls: &mut AccountCalls) {
         for SharedReservation { member, terms } in self.leases.lock().values() {
             for terms in terms.iter() {
                 AccountCall::of(calls, terms).renewed.push(member.clone());
@@ -350,7 +350,7 @@ impl SharedBudgets {
         }
     }
 
-    async fn send(&self, link: &Link, calls: Calls) -> Result<(), LinkError> {
+    async fn send(&self, link: &Link, calls: AccountCalls) -> Result<(), LinkError> {
         let calls: Vec<AccountCall> = calls.into_values().collect();
         for calls in calls.chunks(MAX_PIPELINE) {
             let (mut of, mut all) = (Vec::new(), Vec::new());

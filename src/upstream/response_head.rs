@@ -28,6 +28,7 @@ use self::fields::HeadFacts;
 pub use self::fields::{BodyEnd, InvalidResponse};
 use penstock_api::StreamFraming;
 use penstock_api::content_coding::{CodingError, ContentCoding};
+use penstock_api::units::ByteSpan;
 
 /// The most bytes of a response's head.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
@@ -162,47 +163,39 @@ struct StatusLine {
 /// The position of a header field in its head, as offsets: see the module's comment.
 #[derive(Debug, Clone, Copy)]
 struct FieldSpan {
-    name: Span,
-    value: Span,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Span {
-    start: u32,
-    end: u32,
+    name: ByteSpan,
+    value: ByteSpan,
 }
 
 impl FieldSpan {
     fn of_all(headers: &[httparse::Header<'_>], buffer: &[u8]) -> SmallVec<[Self; 32]> {
         let spans = headers.iter().map(|header| Self {
-            name: Span::of(header.name.as_bytes(), buffer),
-            value: Span::of(header.value, buffer),
+            name: span_of(header.name.as_bytes(), buffer),
+            value: span_of(header.value, buffer),
         });
         spans.collect()
     }
 }
 
-impl Span {
-    /// The position of `part` in `buffer`; outside of every head if it is not a part of it.
-    fn of(part: &[u8], buffer: &[u8]) -> Self {
-        const OUTSIDE: u32 = u32::MAX;
-        if part.is_empty() {
-            // The parser may return an empty constant, which has no position.
-            return Self { start: 0, end: 0 };
-        }
-        let offset = (part.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize);
-        let start = offset.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(OUTSIDE);
-        let length = u32::try_from(part.len()).unwrap_or(OUTSIDE);
-        Self { start, end: start.saturating_add(length) }
+/// The position of `part` in `buffer`; outside of every head if it is not a part of it.
+fn span_of(part: &[u8], buffer: &[u8]) -> ByteSpan {
+    const OUTSIDE: u32 = u32::MAX;
+    if part.is_empty() {
+        // The parser may return an empty constant, which has no position.
+        return ByteSpan { start: 0, end: 0 };
     }
+    let offset = (part.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize);
+    let start = offset.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(OUTSIDE);
+    let length = u32::try_from(part.len()).unwrap_or(OUTSIDE);
+    ByteSpan { start, end: start.saturating_add(length) }
+}
 
-    /// The range of `head` that the span covers.
-    fn range(self, head: &[u8]) -> Result<Range<usize>, InvalidResponse> {
-        let range = self.start as usize..self.end as usize;
-        let is_inside = range.end <= head.len();
-        debug_assert!(is_inside, "a field lies outside of the head it was parsed from");
-        is_inside.then_some(range).ok_or(InvalidResponse::NotHttp)
-    }
+/// The range of `head` that `span` covers.
+fn range_in(head: &[u8], span: ByteSpan) -> Result<Range<usize>, InvalidResponse> {
+    let range = span.range();
+    let is_inside = range.end <= head.len();
+    debug_assert!(is_inside, "a field lies outside of the head it was parsed from");
+    is_inside.then_some(range).ok_or(InvalidResponse::NotHttp)
 }
 
 fn to_head(
@@ -214,9 +207,9 @@ fn to_head(
         .map_err(|_status_out_of_range| InvalidResponse::NotHttp)?;
     let mut facts = HeadFacts { keeps_alive: line.minor == 1, ..HeadFacts::default() };
     for span in spans {
-        let name = head.get(span.name.range(head)?).ok_or(InvalidResponse::NotHttp)?;
+        let name = head.get(range_in(head, span.name)?).ok_or(InvalidResponse::NotHttp)?;
         let name = HeaderName::from_bytes(name).map_err(|_bad_name| InvalidResponse::NotHttp)?;
-        let value = head.slice(span.value.range(head)?);
+        let value = head.slice(range_in(head, span.value)?);
         let value =
             HeaderValue::from_maybe_shared(value).map_err(|_bad_value| InvalidResponse::NotHttp)?;
         if facts.read_field(&name, &value)? {

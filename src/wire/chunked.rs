@@ -41,7 +41,7 @@ const MAX_EXTENSION: u32 = 1024;
 const MAX_TRAILERS: u32 = 8192;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ChunkState {
     Size { value: u64, digits: u8 },
     Padding { size: u64 },
     Extension { size: u64, length: u32 },
@@ -59,11 +59,11 @@ enum State {
 
 /// A decoder for a chunked body in slices of any size.
 #[derive(Debug)]
-pub struct ChunkDecoder(State);
+pub struct ChunkDecoder(ChunkState);
 
 impl Default for ChunkDecoder {
     fn default() -> Self {
-        Self(State::Size { value: 0, digits: 0 })
+        Self(ChunkState::Size { value: 0, digits: 0 })
     }
 }
 
@@ -75,8 +75,8 @@ impl ChunkDecoder {
     pub fn decode(&mut self, bytes: &mut [u8]) -> Result<Decoded, ChunkError> {
         let mut payload = 0;
         let mut at = 0;
-        while self.0 != State::Done {
-            if let State::Data { left } = self.0 {
+        while self.0 != ChunkState::Done {
+            if let ChunkState::Data { left } = self.0 {
                 let take = usize::try_from(left).unwrap_or(usize::MAX).min(bytes.len() - at);
                 if take == 0 {
                     break;
@@ -87,8 +87,8 @@ impl ChunkDecoder {
                 payload += take;
                 at += take;
                 self.0 = match left - take as u64 {
-                    0 => State::DataCr,
-                    left => State::Data { left },
+                    0 => ChunkState::DataCr,
+                    left => ChunkState::Data { left },
                 };
                 continue;
             }
@@ -103,75 +103,75 @@ impl ChunkDecoder {
             at += 1;
         }
         debug_assert!(payload <= at && at <= bytes.len(), "the payload moves towards the front");
-        Ok(Decoded { payload, consumed: at, is_done: self.0 == State::Done })
+        Ok(Decoded { payload, consumed: at, is_done: self.0 == ChunkState::Done })
     }
 
-    fn step(&self, byte: u8) -> Result<State, ChunkError> {
+    fn step(&self, byte: u8) -> Result<ChunkState, ChunkError> {
         match (self.0, byte) {
-            (State::Size { value, digits }, _) => step_size(value, digits, byte),
+            (ChunkState::Size { value, digits }, _) => step_size(value, digits, byte),
             // Blanks as RFC 9112 §7.1.1 allows (BWS); digits after them are ambiguous.
-            (State::Padding { size }, b' ' | b'\t') => Ok(State::Padding { size }),
-            (State::Padding { size }, b';') => Ok(State::Extension { size, length: 0 }),
-            (State::Padding { size }, b'\r') => Ok(State::SizeEnd { size }),
-            (State::Padding { .. }, _) => Err(ChunkError::Size),
-            (State::Extension { size, .. }, b'\r') => Ok(State::SizeEnd { size }),
-            (State::Extension { size, length }, b'\t' | b' '..=b'~' | 0x80..)
+            (ChunkState::Padding { size }, b' ' | b'\t') => Ok(ChunkState::Padding { size }),
+            (ChunkState::Padding { size }, b';') => Ok(ChunkState::Extension { size, length: 0 }),
+            (ChunkState::Padding { size }, b'\r') => Ok(ChunkState::SizeEnd { size }),
+            (ChunkState::Padding { .. }, _) => Err(ChunkError::Size),
+            (ChunkState::Extension { size, .. }, b'\r') => Ok(ChunkState::SizeEnd { size }),
+            (ChunkState::Extension { size, length }, b'\t' | b' '..=b'~' | 0x80..)
                 if length < MAX_EXTENSION =>
             {
-                Ok(State::Extension { size, length: length + 1 })
+                Ok(ChunkState::Extension { size, length: length + 1 })
             }
-            (State::Extension { .. }, _) => Err(ChunkError::Extension),
-            (State::SizeEnd { size: 0 }, b'\n') => Ok(State::TrailerStart { length: 0 }),
-            (State::SizeEnd { size }, b'\n') => Ok(State::Data { left: size }),
-            (State::SizeEnd { .. }, _) => Err(ChunkError::Size),
-            (State::DataCr, b'\r') => Ok(State::DataLf),
-            (State::DataLf, b'\n') => Ok(State::Size { value: 0, digits: 0 }),
-            (State::DataCr | State::DataLf, _) => Err(ChunkError::Ending),
-            (State::TrailerStart { .. }, b'\r') => Ok(State::LastLf),
+            (ChunkState::Extension { .. }, _) => Err(ChunkError::Extension),
+            (ChunkState::SizeEnd { size: 0 }, b'\n') => Ok(ChunkState::TrailerStart { length: 0 }),
+            (ChunkState::SizeEnd { size }, b'\n') => Ok(ChunkState::Data { left: size }),
+            (ChunkState::SizeEnd { .. }, _) => Err(ChunkError::Size),
+            (ChunkState::DataCr, b'\r') => Ok(ChunkState::DataLf),
+            (ChunkState::DataLf, b'\n') => Ok(ChunkState::Size { value: 0, digits: 0 }),
+            (ChunkState::DataCr | ChunkState::DataLf, _) => Err(ChunkError::Ending),
+            (ChunkState::TrailerStart { .. }, b'\r') => Ok(ChunkState::LastLf),
             // Without the empty line the next request would be read as trailers: a name is a token,
             // and no request line has one before a colon.
-            (State::TrailerStart { length } | State::TrailerName { length }, _)
+            (ChunkState::TrailerStart { length } | ChunkState::TrailerName { length }, _)
                 if is_token_byte(byte) && length < MAX_TRAILERS =>
             {
-                Ok(State::TrailerName { length: length + 1 })
+                Ok(ChunkState::TrailerName { length: length + 1 })
             }
-            (State::TrailerName { length }, b':') => Ok(State::TrailerValue { length }),
-            (State::TrailerValue { length }, b'\t' | b' '..=b'~' | 0x80..)
+            (ChunkState::TrailerName { length }, b':') => Ok(ChunkState::TrailerValue { length }),
+            (ChunkState::TrailerValue { length }, b'\t' | b' '..=b'~' | 0x80..)
                 if length < MAX_TRAILERS =>
             {
-                Ok(State::TrailerValue { length: length + 1 })
+                Ok(ChunkState::TrailerValue { length: length + 1 })
             }
-            (State::TrailerValue { length }, b'\r') => Ok(State::TrailerLf { length }),
-            (State::TrailerLf { length }, b'\n') => Ok(State::TrailerStart { length }),
-            (State::LastLf, b'\n') => Ok(State::Done),
+            (ChunkState::TrailerValue { length }, b'\r') => Ok(ChunkState::TrailerLf { length }),
+            (ChunkState::TrailerLf { length }, b'\n') => Ok(ChunkState::TrailerStart { length }),
+            (ChunkState::LastLf, b'\n') => Ok(ChunkState::Done),
             (
-                State::TrailerStart { .. }
-                | State::TrailerName { .. }
-                | State::TrailerValue { .. }
-                | State::TrailerLf { .. }
-                | State::LastLf,
+                ChunkState::TrailerStart { .. }
+                | ChunkState::TrailerName { .. }
+                | ChunkState::TrailerValue { .. }
+                | ChunkState::TrailerLf { .. }
+                | ChunkState::LastLf,
                 _,
             ) => Err(ChunkError::Trailers),
-            (state @ (State::Data { .. } | State::Done), _) => Ok(state),
+            (state @ (ChunkState::Data { .. } | ChunkState::Done), _) => Ok(state),
         }
     }
 }
 
-fn step_size(value: u64, digits: u8, byte: u8) -> Result<State, ChunkError> {
+fn step_size(value: u64, digits: u8, byte: u8) -> Result<ChunkState, ChunkError> {
     let digit = match byte {
         b'0'..=b'9' => byte - b'0',
         b'a'..=b'f' => byte - b'a' + 10,
         b'A'..=b'F' => byte - b'A' + 10,
-        b'\r' if digits > 0 => return Ok(State::SizeEnd { size: value }),
-        b';' if digits > 0 => return Ok(State::Extension { size: value, length: 0 }),
-        b' ' | b'\t' if digits > 0 => return Ok(State::Padding { size: value }),
+        b'\r' if digits > 0 => return Ok(ChunkState::SizeEnd { size: value }),
+        b';' if digits > 0 => return Ok(ChunkState::Extension { size: value, length: 0 }),
+        b' ' | b'\t' if digits > 0 => return Ok(ChunkState::Padding { size: value }),
         _ => return Err(ChunkError::Size),
     };
     // 15 digits are 60 bits: no size overflows.
     if digits >= 15 {
         return Err(ChunkError::Size);
     }
-    Ok(State::Size { value: value << 4 | u64::from(digit), digits: digits + 1 })
+    Ok(ChunkState::Size { value: value << 4 | u64::from(digit), digits: digits + 1 })
 }
 
 #[cfg(test)]

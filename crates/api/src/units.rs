@@ -197,7 +197,7 @@ fn split_unit(given: &str) -> (&str, &str) {
     (number, unit.trim_start())
 }
 
-/// A range of a request body, as offsets.
+/// A range of a body or a head, as offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByteSpan {
     /// Offset of the first byte.

@@ -62,8 +62,8 @@ pub use sections::tracing::TracingConfig;
 pub use sections::{AdminConfig, Config, DiscoveryConfig, OllamaConfig, UsageConfig};
 pub use syntax::environment::Environment;
 pub use syntax::errors::{
-    ConfigError, Encoding, Fault, OtherFormat, Problem, PromptError, SecretError, SyntaxCause,
-    UnusablePath, UrlError, without_position,
+    ConfigError, ConfigFault, Encoding, OtherFormat, Problem, PromptError, SecretError,
+    SyntaxCause, UnusablePath, UrlError, without_position,
 };
 pub use syntax::glob::ModelGlob;
 pub use syntax::key_hash::KeyHash;

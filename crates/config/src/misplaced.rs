@@ -1,7 +1,7 @@
 //! Suggests where an unknown key belongs: the sections that have a key of that name, and the
 //! settings known by another name elsewhere.
 
-use super::syntax::errors::{Fault, Problem};
+use super::syntax::errors::{ConfigFault, Problem};
 use super::syntax::shape::Shape;
 
 /// The maximum number of places that a message names.
@@ -57,7 +57,7 @@ const OTHER_WORDS: &[(&str, &str)] = &[
 
 /// Adds to each unknown key the places of the schema where it belongs, if no key of its section
 /// resembles it. A word known to stand for a setting of the section is not a misspelling.
-pub(super) fn suggest_places(faults: &mut [Fault], schema: &Shape) {
+pub(super) fn suggest_places(faults: &mut [ConfigFault], schema: &Shape) {
     for fault in faults {
         if let Problem::UnknownKey { key, section, suggestions } = &mut fault.problem {
             let section = without_indexes(section);

@@ -9,7 +9,7 @@ use super::overridable::{Override, PREFIX, near, overrides};
 use super::sections::strategy::Strategy;
 use super::syntax::document::{Content, Entry, Node};
 use super::syntax::environment::Environment;
-use super::syntax::errors::{Fault, Problem};
+use super::syntax::errors::{ConfigFault, Problem};
 use super::syntax::reader::Reader;
 use super::syntax::source_place::SourcePlace;
 use super::syntax::warnings::Warning;
@@ -23,7 +23,7 @@ pub(super) fn apply_overrides(
     environment: &Environment,
     mentioned: &BTreeSet<String>,
     flags: &[(String, String)],
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigFault>,
 ) {
     let known = overrides();
     for (name, value) in environment.with_prefix(PREFIX) {
@@ -34,7 +34,7 @@ pub(super) fn apply_overrides(
             None if mentioned.contains(name) => {}
             None => {
                 let problem = unknown_variable(name, value, &known);
-                faults.extend(problem.map(|problem| Fault { place, problem }));
+                faults.extend(problem.map(|problem| ConfigFault { place, problem }));
             }
         }
     }
@@ -45,7 +45,7 @@ pub(super) fn apply_overrides(
             None => {
                 let (key, section) = (path.clone(), String::new());
                 let suggestion = near(path, known.iter().map(Override::dotted));
-                faults.push(Fault {
+                faults.push(ConfigFault {
                     place,
                     problem: Problem::UnknownKey {
                         key,

@@ -129,7 +129,7 @@ impl Identity {
 }
 
 /// Every backend that is still referenced, by identity.
-type Known = Arc<Mutex<Vec<(Identity, Weak<BackendState>)>>>;
+type KnownBackends = Arc<Mutex<Vec<(Identity, Weak<BackendState>)>>>;
 
 /// The backends of one configuration. Publishes an immutable topology whenever the configuration or
 /// a discovery changes it.
@@ -138,7 +138,7 @@ pub struct Fleet {
     current: ArcSwap<Topology>,
     /// Held by writers only: one topology is built at a time. Shared with the fleets of the
     /// previous and next configurations.
-    known: Known,
+    known: KnownBackends,
     rules: TopologyRules,
 }
 
@@ -171,7 +171,7 @@ impl Fleet {
     fn build(
         config: &Config,
         groups: Groups,
-        known: Known,
+        known: KnownBackends,
         previous: Arc<Topology>,
         memory: Arc<MemoryBudget>,
     ) -> Self {

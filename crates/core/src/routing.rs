@@ -57,7 +57,7 @@ pub use policies::{
 };
 pub use prefix_observer::PrefixObserver;
 pub use quote::{QuotedBackend, quote};
-pub use random::{Live, Peek, RandomSource, Replay};
+pub use random::{Live, Peek, RandomSource, ReplaySource};
 pub use record::{ScoreRecord, ScorerNames};
 pub use recorder::{NoRecord, Recorder};
 pub use rejections::Rejections;

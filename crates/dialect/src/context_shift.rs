@@ -1,13 +1,13 @@
 //! Context shift: selects the oldest messages of a conversation to drop, so that the remainder fits
 //! a shorter context. `refusal` reads the tokens that an engine counted and its limit, `items` and
-//! `messages` read the conversation, and [`Conversation::shift`] chooses the cuts. The cuts are
-//! ranges of the body: everything else keeps its bytes.
+//! `messages` read the conversation, and [`ShiftConversation::shift`] chooses the cuts. The cuts
+//! are ranges of the body: everything else keeps its bytes.
 
 mod items;
 mod messages;
 mod refusal;
 
-pub use messages::Conversation;
+pub use messages::ShiftConversation;
 pub(super) use messages::{TOOL_MEMBERS, range_in};
 pub(super) use refusal::recognized_words;
 pub use refusal::{ContextRefusal, read_refusal};

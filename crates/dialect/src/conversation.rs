@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::json::{Fields, Object, Text, is_object};
+use super::json::{Fields, JsonObject, Text, is_object};
 
 /// A request to generate text.
 #[derive(Debug, Default)]
@@ -36,7 +36,7 @@ pub(super) struct Conversation<'a> {
     /// True if the client wants a usage event in the stream.
     pub(super) include_usage: bool,
     /// The time that the model stays loaded.
-    pub(super) keep_alive: Option<KeepAlive>,
+    pub(super) keep_alive: Option<ModelKeepAlive>,
     /// The parts of the request that the response echoes: members of a JSON object, with a trailing
     /// comma.
     pub(super) echo: String,
@@ -198,7 +198,7 @@ impl Call<'_> {
             return Cow::Borrowed("{}");
         }
         let mut object = Vec::new();
-        Object::new(&mut object).text("invalid_arguments", &self.arguments);
+        JsonObject::new(&mut object).text("invalid_arguments", &self.arguments);
         String::from_utf8_lossy(&object).into_owned().into()
     }
 }
@@ -353,7 +353,7 @@ pub(super) struct Logprobs {
 
 /// The time that the model stays loaded after the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum KeepAlive {
+pub(super) enum ModelKeepAlive {
     /// This number of seconds; 0 unloads the model.
     Seconds(u64),
     /// Forever.

@@ -9,8 +9,8 @@ use super::codecs::{reader_of, writer_of};
 use super::error::{BadResponse, Done};
 use super::error_body::{is_report, read_error};
 use super::event::{Event, Totals};
-use super::framing::{EventSplitter, Framing, Split};
-use super::reply::{Reply, ReplyContext, ReplyTerms};
+use super::framing::{EventSplitter, Framing, SplitEvent};
+use super::reply::{ReplyContext, ReplyFacts, ReplyTerms};
 use super::response_readers::ResponseReader;
 use super::response_writers::{Failure, Moment, ResponseWriter};
 use super::{embeddings, engine_error};
@@ -21,15 +21,15 @@ pub struct ResponseConverter {
     client: Operation,
     splitter: EventSplitter,
     reader: Option<Box<dyn ResponseReader>>,
-    conversion: Conversion,
+    conversion: ResponseConversion,
 }
 
 /// The writing side of the conversion.
 #[derive(Debug)]
-struct Conversion {
+struct ResponseConversion {
     client: Operation,
     writer: Option<Box<dyn ResponseWriter>>,
-    reply: Reply,
+    reply: ReplyFacts,
     totals: Totals,
     /// True if the client has received the end of the response, or an error.
     has_ended: bool,
@@ -48,10 +48,10 @@ impl ResponseConverter {
         let is_read_whole = reply.is_complete || !is_stream;
         let framing = framing.filter(|_| !is_read_whole).unwrap_or(Framing::Whole);
         let limit = if is_read_whole { limits.whole } else { limits.event };
-        let conversion = Conversion {
+        let conversion = ResponseConversion {
             client,
             writer: writer_of(client, is_stream),
-            reply: Reply { terms: reply, context, backend },
+            reply: ReplyFacts { terms: reply, context, backend },
             totals: Totals::default(),
             has_ended: false,
         };
@@ -135,11 +135,11 @@ impl ResponseConverter {
     }
 }
 
-impl Conversion {
+impl ResponseConversion {
     fn read(
         &mut self,
         reader: Option<&mut (dyn ResponseReader + 'static)>,
-        Split { data, is_error }: Split<'_>,
+        SplitEvent { data, is_error }: SplitEvent<'_>,
         elapsed: Duration,
         out: &mut Vec<u8>,
     ) -> Done {

@@ -9,10 +9,10 @@ use penstock_api::Operation;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::conversation::KeepAlive;
+use super::conversation::ModelKeepAlive;
 use super::error::{BadResponse, ConvertError, Done};
-use super::json::{Fields, List, Object, Text, is_string, read_value, text_of};
-use super::reply::{EmbeddingTerms, Reply};
+use super::json::{Fields, JsonList, JsonObject, Text, is_string, read_value, text_of};
+use super::reply::{EmbeddingTerms, ReplyFacts};
 use super::request_readers::read_keep_alive;
 use super::response_readers::{Count, OpenAiUsage};
 use super::{RequestTerms, engine_error, error_body};
@@ -77,12 +77,12 @@ fn to_openai(
     let keep_alive = fields.take("keep_alive").map(read_keep_alive).transpose()?;
     // What only Ollama has would be an unknown argument to strict servers.
     fields.discard(&["model", "input", "truncate", "options", "encoding_format"]);
-    let mut object = Object::new(out);
+    let mut object = JsonObject::new(out);
     object.text("model", terms.model);
     write_inputs(&inputs, &mut object);
     // Ollama's API has no vectors in base64.
     object.text("encoding_format", "float");
-    if let (true, Some(KeepAlive::Seconds(seconds))) =
+    if let (true, Some(ModelKeepAlive::Seconds(seconds))) =
         (terms.engine.row().fields.takes_ttl, keep_alive)
     {
         object.number("ttl", seconds);
@@ -108,14 +108,14 @@ fn to_ollama(
         }
     };
     fields.discard(&["model", "user"]);
-    let mut object = Object::new(out);
+    let mut object = JsonObject::new(out);
     object.text("model", terms.model);
     write_inputs(&inputs, &mut object);
     fields.iter().for_each(|(name, value)| object.raw(name, value.get()));
     Ok(EmbeddingTerms { base64, inputs: inputs.len() })
 }
 
-fn write_inputs(inputs: &[Text<'_>], object: &mut Object<'_>) {
+fn write_inputs(inputs: &[Text<'_>], object: &mut JsonObject<'_>) {
     match inputs {
         [only] => object.text("input", only),
         several => {
@@ -136,14 +136,14 @@ struct Vectors {
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
 struct OpenAiResponse<'a> {
-    data: Option<Vec<Item<'a>>>,
+    data: Option<Vec<EmbeddingItem<'a>>>,
     usage: Option<OpenAiUsage>,
     error: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
-struct Item<'a> {
+struct EmbeddingItem<'a> {
     index: Option<usize>,
     embedding: &'a RawValue,
 }
@@ -160,7 +160,7 @@ struct OllamaResponse<'a> {
 /// Converts a whole response.
 pub(super) fn convert_response(
     client: Operation,
-    reply: &Reply,
+    reply: &ReplyFacts,
     body: &[u8],
     elapsed: Duration,
     out: &mut Vec<u8>,
@@ -184,7 +184,7 @@ pub(super) fn convert_response(
         Operation::OllamaEmbed => write_embed(vectors, reply, elapsed, out),
         Operation::OllamaEmbeddings => {
             let first = vectors.list.first().map_or(&[][..], Vec::as_slice);
-            write_vector(first, Object::new(out).list("embedding"));
+            write_vector(first, JsonObject::new(out).list("embedding"));
         }
         _ => write_openai(&vectors, reply, out),
     }
@@ -192,9 +192,9 @@ pub(super) fn convert_response(
 }
 
 /// The vectors, or the text of the engine's error.
-type Read = Result<Vectors, String>;
+type VectorsResult = Result<Vectors, String>;
 
-fn read_openai(body: &[u8]) -> Result<Read, BadResponse> {
+fn read_openai(body: &[u8]) -> Result<VectorsResult, BadResponse> {
     let malformed = BadResponse::Malformed { expected: "list of embeddings" };
     let body = text_of(body);
     let body: OpenAiResponse<'_> = serde_json::from_str(&body).map_err(|_error| malformed)?;
@@ -221,7 +221,7 @@ fn read_vector(raw: &RawValue) -> Option<Vec<f32>> {
     rest.is_empty().then(|| floats.iter().map(|float| f32::from_le_bytes(*float)).collect())
 }
 
-fn read_ollama(body: &[u8]) -> Result<Read, BadResponse> {
+fn read_ollama(body: &[u8]) -> Result<VectorsResult, BadResponse> {
     let malformed = BadResponse::Malformed { expected: "list of embeddings" };
     let body = text_of(body);
     let body: OllamaResponse<'_> = serde_json::from_str(&body).map_err(|_error| malformed)?;
@@ -235,8 +235,8 @@ fn read_ollama(body: &[u8]) -> Result<Read, BadResponse> {
     }))
 }
 
-fn write_embed(vectors: Vectors, reply: &Reply, elapsed: Duration, out: &mut Vec<u8>) {
-    let mut object = Object::new(out);
+fn write_embed(vectors: Vectors, reply: &ReplyFacts, elapsed: Duration, out: &mut Vec<u8>) {
+    let mut object = JsonObject::new(out);
     object.text("model", &reply.context.model);
     {
         let mut list = object.list("embeddings");
@@ -251,8 +251,8 @@ fn write_embed(vectors: Vectors, reply: &Reply, elapsed: Duration, out: &mut Vec
     object.number("prompt_eval_count", vectors.prompt_tokens.unwrap_or(0));
 }
 
-fn write_openai(vectors: &Vectors, reply: &Reply, out: &mut Vec<u8>) {
-    let mut object = Object::new(out);
+fn write_openai(vectors: &Vectors, reply: &ReplyFacts, out: &mut Vec<u8>) {
+    let mut object = JsonObject::new(out);
     object.text("object", "list");
     {
         let mut data = object.list("data");
@@ -292,6 +292,6 @@ fn narrow(number: f64) -> f32 {
     number as f32
 }
 
-fn write_vector(vector: &[f32], mut list: List<'_>) {
+fn write_vector(vector: &[f32], mut list: JsonList<'_>) {
     vector.iter().for_each(|float| list.float(*float));
 }

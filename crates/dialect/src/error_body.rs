@@ -39,7 +39,7 @@ static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new("\"error\
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Named<'a> {
+struct ObjectKind<'a> {
     object: Option<Text<'a>>,
     #[serde(rename = "type")]
     kind: Option<Text<'a>>,
@@ -53,7 +53,7 @@ pub(super) fn is_report(data: &[u8]) -> bool {
         return false;
     }
     let is_error = |name: Option<Text<'_>>| name.is_some_and(|name| *name == *"error");
-    let named = serde_json::from_slice::<Named<'_>>(data);
+    let named = serde_json::from_slice::<ObjectKind<'_>>(data);
     named.is_ok_and(|named| is_error(named.object) || is_error(named.kind))
 }
 

@@ -20,13 +20,13 @@ pub(super) enum Framing {
 
 /// One event of a stream, or a complete response.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Split<'a> {
+pub(super) struct SplitEvent<'a> {
     pub(super) data: &'a [u8],
     /// True if the event is called `error`.
     pub(super) is_error: bool,
 }
 
-impl<'a> Split<'a> {
+impl<'a> SplitEvent<'a> {
     fn of(data: &'a [u8]) -> Self {
         Self { data, is_error: false }
     }
@@ -62,7 +62,7 @@ impl EventSplitter {
     pub(super) fn feed(
         &mut self,
         payload: &[u8],
-        on_event: &mut impl FnMut(Split<'_>) -> Done,
+        on_event: &mut impl FnMut(SplitEvent<'_>) -> Done,
     ) -> Done {
         if self.framing == Framing::Whole {
             return self.hold(payload);
@@ -100,10 +100,10 @@ impl EventSplitter {
     }
 
     /// Ends the stream: an event without its last line break still counts.
-    pub(super) fn finish(&mut self, on_event: &mut impl FnMut(Split<'_>) -> Done) -> Done {
+    pub(super) fn finish(&mut self, on_event: &mut impl FnMut(SplitEvent<'_>) -> Done) -> Done {
         let line = std::mem::take(&mut self.line);
         match self.framing {
-            Framing::Whole => on_event(Split::of(&line)),
+            Framing::Whole => on_event(SplitEvent::of(&line)),
             Framing::Lines => self.end_line(&line, on_event),
             Framing::Events => {
                 self.end_line(&line, on_event)?;
@@ -124,10 +124,10 @@ impl EventSplitter {
         if length > self.limit { Err(error) } else { Ok(()) }
     }
 
-    fn end_line(&mut self, line: &[u8], on_event: &mut impl FnMut(Split<'_>) -> Done) -> Done {
+    fn end_line(&mut self, line: &[u8], on_event: &mut impl FnMut(SplitEvent<'_>) -> Done) -> Done {
         if self.framing == Framing::Lines {
             let is_blank = line.trim_ascii().is_empty();
-            return if is_blank { Ok(()) } else { on_event(Split::of(line)) };
+            return if is_blank { Ok(()) } else { on_event(SplitEvent::of(line)) };
         }
         if line.is_empty() {
             let is_error = std::mem::take(&mut self.is_error);
@@ -136,7 +136,7 @@ impl EventSplitter {
                 return Ok(());
             }
             let mut data = std::mem::take(&mut self.data);
-            let result = on_event(Split { data: &data, is_error });
+            let result = on_event(SplitEvent { data: &data, is_error });
             data.clear();
             self.data = data;
             return result;

@@ -182,14 +182,14 @@ fn push_escaped(out: &mut Vec<u8>, text: &str) {
 }
 
 /// A JSON object being written. It is closed when it goes out of scope.
-pub(super) struct Object<'o> {
+pub(super) struct JsonObject<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
     /// The closing bytes: a comma for members that precede others.
     end: &'static [u8],
 }
 
-impl<'o> Object<'o> {
+impl<'o> JsonObject<'o> {
     /// Opens an object.
     pub(super) fn new(out: &'o mut Vec<u8>) -> Self {
         out.push(b'{');
@@ -290,29 +290,29 @@ impl<'o> Object<'o> {
     }
 
     /// Opens an object as a member.
-    pub(super) fn object(&mut self, name: &str) -> Object<'_> {
-        Object::new(self.name(name))
+    pub(super) fn object(&mut self, name: &str) -> JsonObject<'_> {
+        JsonObject::new(self.name(name))
     }
 
     /// Opens a list as a member.
-    pub(super) fn list(&mut self, name: &str) -> List<'_> {
-        List::new(self.name(name))
+    pub(super) fn list(&mut self, name: &str) -> JsonList<'_> {
+        JsonList::new(self.name(name))
     }
 }
 
-impl Drop for Object<'_> {
+impl Drop for JsonObject<'_> {
     fn drop(&mut self) {
         self.out.extend_from_slice(self.end);
     }
 }
 
 /// A JSON list being written. It is closed when it goes out of scope.
-pub(super) struct List<'o> {
+pub(super) struct JsonList<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
 }
 
-impl<'o> List<'o> {
+impl<'o> JsonList<'o> {
     /// Opens a list.
     pub(super) fn new(out: &'o mut Vec<u8>) -> Self {
         out.push(b'[');
@@ -351,17 +351,17 @@ impl<'o> List<'o> {
     }
 
     /// Opens a list as an item.
-    pub(super) fn list(&mut self) -> List<'_> {
-        List::new(self.item())
+    pub(super) fn list(&mut self) -> JsonList<'_> {
+        JsonList::new(self.item())
     }
 
     /// Opens an object as an item.
-    pub(super) fn object(&mut self) -> Object<'_> {
-        Object::new(self.item())
+    pub(super) fn object(&mut self) -> JsonObject<'_> {
+        JsonObject::new(self.item())
     }
 }
 
-impl Drop for List<'_> {
+impl Drop for JsonList<'_> {
     fn drop(&mut self) {
         self.out.push(b']');
     }

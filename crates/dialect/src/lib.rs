@@ -32,7 +32,7 @@ mod tool_results;
 mod unsupported;
 mod whole;
 
-pub use context_shift::{ContextRefusal, Conversation, Shift, read_refusal, room_in};
+pub use context_shift::{ContextRefusal, Shift, ShiftConversation, read_refusal, room_in};
 pub use converter::ResponseConverter;
 pub use engine_error::{convert_error, convert_error_event};
 pub use ensemble::{EnsembleError, EnsembleRequest, critique_body, response_text};

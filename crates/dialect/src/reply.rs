@@ -78,9 +78,9 @@ pub struct ReplyContext {
     pub limits: ResponseLimits,
 }
 
-/// The knowledge of a writer of responses.
+/// The facts that a writer of responses needs.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct ReplyFacts {
     /// The facts about the request.
     pub(super) terms: ReplyTerms,
     /// The facts about the client.

@@ -15,19 +15,19 @@ use super::event::Event;
 use super::piece::{Channel, Halves, REPLACEMENT};
 
 /// Takes the events of a response.
-pub(super) type Sink<'s> = dyn FnMut(Event<'_>) -> Done + 's;
+pub(super) type EventSink<'s> = dyn FnMut(Event<'_>) -> Done + 's;
 
 /// Reads one response.
 pub(super) trait ResponseReader: Send + std::fmt::Debug {
     /// Reads the data of one event, or a complete response.
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done;
+    fn read(&mut self, data: &[u8], sink: &mut EventSink<'_>) -> Done;
 
     /// Reports data that waited for a further piece: no such piece will come.
-    fn end(&mut self, sink: &mut Sink<'_>) -> Done;
+    fn end(&mut self, sink: &mut EventSink<'_>) -> Done;
 }
 
 /// Reports the halves of surrogate pairs that have no partner.
-fn report_halves(halves: &mut Halves, sink: &mut Sink<'_>) -> Done {
+fn report_halves(halves: &mut Halves, sink: &mut EventSink<'_>) -> Done {
     for channel in halves.take() {
         sink(match channel {
             Channel::Text => Event::Text { text: REPLACEMENT, logprobs: None },

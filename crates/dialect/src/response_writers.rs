@@ -14,13 +14,13 @@ use std::time::Duration;
 use super::error::Done;
 use super::event::{Event, Totals};
 use super::gathered::Gathered;
-use super::reply::Reply;
+use super::reply::ReplyFacts;
 
 /// The time at which an event is written, and the client it is written for.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Moment<'r> {
     /// The facts about the request and the client.
-    pub(super) reply: &'r Reply,
+    pub(super) reply: &'r ReplyFacts,
     /// The time since the request arrived.
     pub(super) elapsed: Duration,
 }

@@ -24,12 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct Records {
     counters: watch::Sender<TrafficCounters>,
-    seen: Mutex<Seen>,
+    seen: Mutex<RecordedTraffic>,
     keep_bodies: bool,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct RecordedTraffic {
     next: u64,
     requests: VecDeque<(u64, Received)>,
     probes: VecDeque<Received>,
@@ -65,7 +65,7 @@ impl Records {
     pub(super) fn clear(&self) {
         let mut seen = self.lock();
         // Numbers go on: a request from before must not be found under the number of a new one.
-        *seen = Seen { next: seen.next, ..Seen::default() };
+        *seen = RecordedTraffic { next: seen.next, ..RecordedTraffic::default() };
         self.count(|counters| {
             *counters = TrafficCounters {
                 open_connections: counters.open_connections,
@@ -146,7 +146,7 @@ impl Records {
         OpenRequest { records: self, number, is_probe, arrived_at, target, ending: |_| () }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Seen> {
+    fn lock(&self) -> MutexGuard<'_, RecordedTraffic> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -164,10 +164,10 @@ enum Writer {
     /// Writes generated text, complete or as events.
     Generated(Generated),
     /// Writes a response in one piece.
-    Whole(WriteWhole),
+    Whole(BuildResponse),
 }
 
-type WriteWhole = fn(&ParsedRequest<'_>) -> WholeResponse;
+type BuildResponse = fn(&ParsedRequest<'_>) -> WholeResponse;
 
 /// The writers of generated text.
 #[derive(Clone, Copy)]
@@ -177,7 +177,7 @@ struct Generated {
 }
 
 /// The writers of operations that generate no text.
-const WHOLE: &[(Operation, WriteWhole)] = &[
+const WHOLE: &[(Operation, BuildResponse)] = &[
     (Operation::Embeddings, others::embeddings),
     (Operation::NativeEmbedding, others::native_embedding),
     (Operation::Rerank, others::rerank),

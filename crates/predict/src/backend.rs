@@ -13,7 +13,7 @@ use super::pace::{PaceLearner, PaceSpreadLearner};
 use super::pauses::PauseLearner;
 use super::prediction::{EngineLimits, EngineView, Prediction, RequestShape, predict};
 use super::prefill::PrefillLearner;
-use super::prompts::{Prompt, Prompts, Work};
+use super::prompts::{PromptWork, Prompts};
 use super::residual::{Regime, Residual};
 use super::stall::Stall;
 use super::step_size::StepSizeLearner;
@@ -191,7 +191,7 @@ impl BackendPredictor {
             step_ended_at_us: self.step_ended_at_us,
             waiting_count: f64::from(self.waiting_count) + peers.waiting_count,
             in_batch: self.prompts.in_batch(),
-            queued: Work {
+            queued: PromptWork {
                 tokens: queued.tokens + peers.prompt_work.tokens,
                 time_us: queued.time_us + peers.prompt_work.time_us,
             },
@@ -261,8 +261,8 @@ impl BackendPredictor {
             self.use_learned_limits();
         }
         let (step_us, mut has_overdue) = (self.step_us(), false);
-        let is_behind = |one: &&mut Prompt| matches!(one.regime, Regime::Prefill | Regime::Slot);
-        for one in self.prompts.iter_mut().filter(is_behind) {
+        let is_behind = |regime| matches!(regime, Regime::Prefill | Regime::Slot);
+        for one in self.prompts.iter_mut().filter(|one| is_behind(one.regime)) {
             let elapsed_us = now_us - one.sent_at_us;
             has_overdue |= is_too_long(elapsed_us, one.raw_ttft_us, step_us);
             // Learned again after growth by half: a long wait would otherwise count every second.

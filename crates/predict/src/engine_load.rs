@@ -1,6 +1,6 @@
 //! The load of one penstock at an engine that its peers use, too.
 
-use super::prompts::Work;
+use super::prompts::PromptWork;
 
 /// The rate at which the counted load of peers follows each report: within a few seconds. Requests
 /// that end sooner are gone when a decision reads the report, and all penstocks would send at once
@@ -16,7 +16,7 @@ pub struct EngineLoad {
     /// The number of requests without a first token.
     pub waiting_count: f64,
     /// Their prompts.
-    pub prompt_work: Work,
+    pub prompt_work: PromptWork,
     /// The number of streams.
     pub stream_count: f64,
     /// The tokens in the contexts of the streams.
@@ -40,7 +40,7 @@ impl EngineLoad {
         if *self == Self::default() {
             return *self;
         }
-        let prompt_work = Work {
+        let prompt_work = PromptWork {
             tokens: follow(before.prompt_work.tokens, self.prompt_work.tokens * REMAINING_SHARE),
             time_us: follow(before.prompt_work.time_us, self.prompt_work.time_us * REMAINING_SHARE),
         };

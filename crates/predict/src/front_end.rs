@@ -56,12 +56,12 @@ pub(super) struct Ahead {
 }
 
 /// The tokens of prompts ahead, and the time to the first token.
-type Point = (f64, f64);
+type TtftPoint = (f64, f64);
 
 /// Finds the front end as the part of the wait that does not depend on the prompts ahead.
 #[derive(Debug, Clone, Default)]
 pub(super) struct FrontEndLearner {
-    waits: [Point; MAX_WAITS],
+    waits: [TtftPoint; MAX_WAITS],
     wait_count: usize,
     observed: Observed,
     shortest: Shortest,
@@ -143,10 +143,10 @@ impl FrontEndLearner {
 /// Returns the growth of the wait per token ahead: between the medians of the requests with fewer
 /// and with more of them, which a single stall does not change. Source: Brown and Mood, "On median
 /// tests for linear hypotheses" (1951).
-fn slope(waits: &mut [Point]) -> f64 {
+fn slope(waits: &mut [TtftPoint]) -> f64 {
     waits.sort_unstable_by(|(one, _), (other, _)| one.total_cmp(other));
     let (fewer, more) = waits.split_at_mut(waits.len() / 2);
-    let medians = |half: &mut [Point]| {
+    let medians = |half: &mut [TtftPoint]| {
         (quantile(half, 0.5, |(ahead, _)| ahead), quantile(half, 0.5, |(_, wait_us)| wait_us))
     };
     let ((few, early_us), (many, late_us)) = (medians(fewer), medians(more));
@@ -154,9 +154,9 @@ fn slope(waits: &mut [Point]) -> f64 {
 }
 
 /// Returns the quantile `share` of the values that `of` takes of waits; there is one at least.
-fn quantile(waits: &mut [Point], share: f64, of: impl Fn(Point) -> f64) -> f64 {
+fn quantile(waits: &mut [TtftPoint], share: f64, of: impl Fn(TtftPoint) -> f64) -> f64 {
     let place = penstock_api::units::floor_index(share * waits.len() as f64);
-    let by_value = |one: &Point, other: &Point| of(*one).total_cmp(&of(*other));
+    let by_value = |one: &TtftPoint, other: &TtftPoint| of(*one).total_cmp(&of(*other));
     of(*waits.select_nth_unstable_by(place, by_value).1)
 }
 

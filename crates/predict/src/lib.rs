@@ -56,7 +56,7 @@ pub use learned_state::LearnedState;
 pub use lookahead::MAX_LOOKAHEAD;
 pub use prediction::{EngineLimits, MeanAndP90, Prediction, RequestShape};
 pub use predictor::{Estimate, PredictionTicket, Predictor, PredictorReport};
-pub use prompts::Work;
+pub use prompts::PromptWork;
 pub use residual::Regime;
 pub use rows::{EngineRow, RowError, engine_rows};
 pub use ticket::Ticket;

@@ -73,12 +73,12 @@ impl Wait {
 
 /// A limit, and the amount in use when waits showed it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Limit {
+struct LearnedLimit {
     limit: f64,
     shown_by: f64,
 }
 
-impl Limit {
+impl LearnedLimit {
     const NONE: Self = Self { limit: f64::INFINITY, shown_by: f64::INFINITY };
 
     fn of(amount: f64) -> Self {
@@ -107,8 +107,8 @@ struct InUse {
 /// Learns the limits that an engine does not report.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct LimitLearner {
-    slots: Limit,
-    kv_tokens: Limit,
+    slots: LearnedLimit,
+    kv_tokens: LearnedLimit,
     /// The use of the engine at the last such waits.
     waits: [InUse; CONFIRMING_WAITS],
     /// The number of waits that are known, and the number of those in a row, without a request
@@ -156,8 +156,8 @@ impl LentSlots {
 impl Default for LimitLearner {
     fn default() -> Self {
         Self {
-            slots: Limit::NONE,
-            kv_tokens: Limit::NONE,
+            slots: LearnedLimit::NONE,
+            kv_tokens: LearnedLimit::NONE,
             waits: [InUse::default(); CONFIRMING_WAITS],
             count: 0,
             consecutive: 0,
@@ -229,11 +229,11 @@ impl LimitLearner {
         let is_batch = max_streams - min_streams <= 1.0
             || is_near(min_streams, max_streams) && difference(min_streams, max_streams) <= spread;
         if is_batch && self.consecutive >= CONFIRMING_WAITS {
-            self.slots = Limit::of(max_streams);
+            self.slots = LearnedLimit::of(max_streams);
         } else if spread <= MAX_SPREAD {
             // Preempted streams count among the contexts, so the largest one is too large.
             (self.slots, self.kv_tokens) =
-                (Limit::NONE, Limit::of(f64::midpoint(min_context, max_context)));
+                (LearnedLimit::NONE, LearnedLimit::of(f64::midpoint(min_context, max_context)));
         } else {
             return false;
         }
@@ -272,7 +272,7 @@ impl LimitLearner {
         let is_again = before == Some(running) && has_overdue && is_near(running, self.max_running);
         let is_shown = is_again || is_largest && self.max_report_count >= CONFIRMING_REPORTS;
         if is_known && before == Some(running) || is_shown {
-            (self.slots, self.counted_at_us) = (Limit::of(running), now_us);
+            (self.slots, self.counted_at_us) = (LearnedLimit::of(running), now_us);
         }
         is_shown && !is_known
     }
@@ -317,8 +317,8 @@ impl LimitLearner {
 
     /// Takes limits that an earlier process has found.
     pub(super) fn restore(&mut self, slots: Option<f64>, kv_tokens: Option<f64>) {
-        self.slots = slots.map_or(Limit::NONE, Limit::of);
-        self.kv_tokens = kv_tokens.map_or(Limit::NONE, Limit::of);
+        self.slots = slots.map_or(LearnedLimit::NONE, LearnedLimit::of);
+        self.kv_tokens = kv_tokens.map_or(LearnedLimit::NONE, LearnedLimit::of);
     }
 
     /// Returns the slots; infinite while nothing shows them.

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::prediction::{EngineView, Prediction, RequestShape, predict};
-use super::prompts::{Work, decayed};
-use super::stall::Silence;
+use super::prompts::{PromptWork, decayed};
+use super::stall::StreamSilence;
 
 /// The longest time that is predicted ahead, in microseconds: 120 s. SDKs do not wait for longer.
 const MAX_LOOKAHEAD_US: f64 = 120e6;
@@ -27,7 +27,8 @@ impl EngineView<'_> {
         let work_us =
             self.in_batch.time_us + self.queued.time_us + prompt_tokens / budget_tokens * step_us;
         let left = if work_us > 0.0 { (1.0 - passed_us / work_us).max(0.0) } else { 0.0 };
-        let remaining = |of: Work| Work { tokens: of.tokens * left, time_us: of.time_us * left };
+        let remaining =
+            |of: PromptWork| PromptWork { tokens: of.tokens * left, time_us: of.time_us * left };
         // Whole requests: a prompt that is computed in part still waits.
         let started_count =
             self.waiting_count - (self.waiting_count * left).ceil().min(self.waiting_count);
@@ -47,7 +48,7 @@ impl EngineView<'_> {
             prefill_share: decayed(self.prefill_share, passed_us),
             stream_count,
             // The silence is known until `now_us` only.
-            silence: Silence { until_us: self.silence.until_us.min(now_us), ..self.silence },
+            silence: StreamSilence { until_us: self.silence.until_us.min(now_us), ..self.silence },
             own_stream_count: self.own_stream_count.min(stream_count),
             context_tokens: self.context_tokens
                 * if all > 0.0 { stream_count / all.max(1.0) } else { 0.0 },
@@ -59,13 +60,13 @@ impl EngineView<'_> {
     fn idle(&self) -> Self {
         Self {
             waiting_count: 0.0,
-            in_batch: Work::default(),
-            queued: Work::default(),
+            in_batch: PromptWork::default(),
+            queued: PromptWork::default(),
             prefill_share: 0.0,
             stream_count: 0.0,
             own_stream_count: 0.0,
             context_tokens: 0.0,
-            silence: Silence::default(),
+            silence: StreamSilence::default(),
             ..*self
         }
     }
@@ -137,7 +138,7 @@ mod tests {
     use crate::output_lengths::OutputLengths;
     use crate::pauses::Pauses;
     use crate::residual::{Factors, RegimeFactors};
-    use crate::stall::Silence;
+    use crate::stall::StreamSilence;
     use crate::streams::{Stream, Streams};
     use crate::{Coefficients, EngineLimits, WaitCurve};
 
@@ -161,8 +162,8 @@ mod tests {
             limits: EngineLimits::default(),
             step_ended_at_us: 0.0,
             waiting_count: 0.0,
-            in_batch: Work::default(),
-            queued: Work::default(),
+            in_batch: PromptWork::default(),
+            queued: PromptWork::default(),
             prefill_share: 0.0,
             stream_count: 0.0,
             own_stream_count: 0.0,
@@ -175,7 +176,7 @@ mod tests {
             pace_factor: 1.0,
             pace_p90_factor: 1.2,
             pauses: Pauses::default(),
-            silence: Silence::default(),
+            silence: StreamSilence::default(),
         }
     }
 
@@ -187,7 +188,7 @@ mod tests {
     #[test]
     fn backlog_drains_until_the_objective_is_met() {
         let wait_curve = WaitCurve::default();
-        let queued = Work { tokens: 20_000.0, time_us: 1e6 };
+        let queued = PromptWork { tokens: 20_000.0, time_us: 1e6 };
         let busy = EngineView { waiting_count: 20.0, queued, ..view(&wait_curve) };
         assert_eq!(until(&view(&wait_curve), 100.0), Some(0.0));
         assert_eq!(until(&busy, 70.0), None, "its own prompt takes longer");

@@ -2,9 +2,9 @@
 
 use super::coefficients::Coefficients;
 use super::pauses::Pauses;
-use super::prompts::{MAX_PREFILL_SHARE, Work};
+use super::prompts::{MAX_PREFILL_SHARE, PromptWork};
 use super::residual::{Factors, Regime, RegimeFactors};
-use super::stall::Silence;
+use super::stall::StreamSilence;
 use super::step_size::{DEFAULT_STEP_TOKENS, steps_of};
 use super::wait_curve::WaitCurve;
 
@@ -38,9 +38,9 @@ pub(crate) struct EngineView<'a> {
     /// The number of requests without a first token.
     pub waiting_count: f64,
     /// The prompts that it computes now.
-    pub in_batch: Work,
+    pub in_batch: PromptWork,
     /// The prompts that it computes next.
-    pub queued: Work,
+    pub queued: PromptWork,
     /// The share of the time that prefills took lately.
     pub prefill_share: f64,
     /// The number of streams.
@@ -66,7 +66,7 @@ pub(crate) struct EngineView<'a> {
     /// The pauses of the engine.
     pub pauses: Pauses,
     /// The silence of its streams.
-    pub silence: Silence,
+    pub silence: StreamSilence,
 }
 
 impl EngineView<'_> {

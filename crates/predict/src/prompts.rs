@@ -62,7 +62,7 @@ pub(super) struct StepEnd {
 
 /// A prompt without a first token.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Prompt {
+pub(super) struct PrefillPrompt {
     pub(super) number: u64,
     pub(super) sent_at_us: f64,
     /// Its uncached tokens, and the time that they take.
@@ -86,15 +86,15 @@ pub(super) struct Prompt {
 
 /// Tokens of prompts, and the time that they take.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Work {
+pub struct PromptWork {
     /// The number of uncached tokens.
     pub tokens: f64,
     /// The time that they take beyond the steps that decode.
     pub time_us: f64,
 }
 
-impl Work {
-    fn add(&mut self, prompt: &Prompt, sign: f64) {
+impl PromptWork {
+    fn add(&mut self, prompt: &PrefillPrompt, sign: f64) {
         self.tokens = (self.tokens + sign * prompt.tokens).max(0.0);
         self.time_us = (self.time_us + sign * prompt.work_us).max(0.0);
     }
@@ -103,7 +103,7 @@ impl Work {
 /// The prompts of one backend, in the order in which they were sent.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Prompts {
-    prompts: VecDeque<Prompt>,
+    prompts: VecDeque<PrefillPrompt>,
     /// The number of prompts, from the front, that had arrived when the current step started; and
     /// the number of these that have a slot.
     admitted_count: usize,
@@ -112,16 +112,16 @@ pub(crate) struct Prompts {
     scheduled_tokens: f64,
     /// The number of prompts whose response comes in one piece.
     whole_count: usize,
-    in_batch: Work,
+    in_batch: PromptWork,
     /// The part of the time of `in_batch` that is done.
     computed_us: f64,
-    queued: Work,
+    queued: PromptWork,
     decayed_work: DecayedWork,
 }
 
 impl Prompts {
     /// Adds a prompt that is sent. `first_step` is set for an idle engine, which starts at once.
-    pub(super) fn send(&mut self, prompt: Prompt, first_step: Option<StepEnd>) {
+    pub(super) fn send(&mut self, prompt: PrefillPrompt, first_step: Option<StepEnd>) {
         self.forget_done(prompt.sent_at_us);
         self.decayed_work.add(prompt.work_us, prompt.sent_at_us);
         if self.prompts.len() >= MAX_PROMPTS {
@@ -138,19 +138,19 @@ impl Prompts {
             self.queued.add(&prompt, 1.0);
         }
         self.whole_count += usize::from(prompt.done_at_us.is_finite());
-        self.prompts.push_back(Prompt { first_step, ..prompt });
+        self.prompts.push_back(PrefillPrompt { first_step, ..prompt });
     }
 
     /// Removes a prompt that has its first token. It took at most the time until now, so that a
     /// cost that was believed to be higher is not taken for work of the last seconds.
-    pub(super) fn remove(&mut self, number: u64, now_us: f64) -> Option<Prompt> {
+    pub(super) fn remove(&mut self, number: u64, now_us: f64) -> Option<PrefillPrompt> {
         self.remove_after(number, now_us, |prompt| now_us - prompt.sent_at_us)
     }
 
     /// Removes a prompt that has ended without a token. It took at most the time since the engine
     /// started with it: a refused prompt took nearly none, one that waited none at all.
-    pub(super) fn leave(&mut self, number: u64, now_us: f64) -> Option<Prompt> {
-        let started_at_us = |prompt: &Prompt| {
+    pub(super) fn leave(&mut self, number: u64, now_us: f64) -> Option<PrefillPrompt> {
+        let started_at_us = |prompt: &PrefillPrompt| {
             prompt.first_step.map_or(now_us, |step| step.at_us.max(prompt.sent_at_us))
         };
         self.remove_after(number, now_us, |prompt| now_us - started_at_us(prompt))
@@ -161,8 +161,8 @@ impl Prompts {
         &mut self,
         number: u64,
         now_us: f64,
-        most_us: impl Fn(&Prompt) -> f64,
-    ) -> Option<Prompt> {
+        most_us: impl Fn(&PrefillPrompt) -> f64,
+    ) -> Option<PrefillPrompt> {
         let index = self.prompts.iter().position(|one| one.number == number)?;
         let prompt = self.remove_at(index)?;
         let excess_us = (prompt.work_us - most_us(&prompt).max(0.0)).max(0.0);
@@ -171,7 +171,7 @@ impl Prompts {
         Some(prompt)
     }
 
-    fn remove_at(&mut self, index: usize) -> Option<Prompt> {
+    fn remove_at(&mut self, index: usize) -> Option<PrefillPrompt> {
         let prompt = self.prompts.remove(index)?;
         self.whole_count -= usize::from(prompt.done_at_us.is_finite());
         if index < self.scheduled_count {
@@ -244,12 +244,12 @@ impl Prompts {
     }
 
     /// Returns all prompts, to be learned from while they wait.
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Prompt> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut PrefillPrompt> {
         self.prompts.iter_mut()
     }
 
     /// Returns the oldest prompt whose first token will be seen.
-    pub(super) fn first_waiting(&self) -> Option<&Prompt> {
+    pub(super) fn first_waiting(&self) -> Option<&PrefillPrompt> {
         self.prompts.iter().find(|one| one.done_at_us.is_infinite())
     }
 
@@ -271,12 +271,12 @@ impl Prompts {
     }
 
     /// Returns the remaining work of the prompts that the engine computes.
-    pub(crate) fn in_batch(&self) -> Work {
-        Work { time_us: (self.in_batch.time_us - self.computed_us).max(0.0), ..self.in_batch }
+    pub(crate) fn in_batch(&self) -> PromptWork {
+        PromptWork { time_us: (self.in_batch.time_us - self.computed_us).max(0.0), ..self.in_batch }
     }
 
     /// Returns the prompts that wait for the next step.
-    pub(crate) fn queued(&self) -> Work {
+    pub(crate) fn queued(&self) -> PromptWork {
         self.queued
     }
 
@@ -290,8 +290,8 @@ impl Prompts {
 mod tests {
     use super::*;
 
-    fn prompt(number: u64, sent_at_us: f64) -> Prompt {
-        Prompt {
+    fn prompt(number: u64, sent_at_us: f64) -> PrefillPrompt {
+        PrefillPrompt {
             number,
             sent_at_us,
             tokens: 100.0,
@@ -318,7 +318,7 @@ mod tests {
         prompts.start(end, f64::INFINITY);
         assert_eq!((prompts.in_batch().time_us, prompts.queued().time_us), (8_000.0, 5_000.0));
         assert_eq!(prompts.remove(1, 500.0).unwrap().first_step, Some(StepEnd::default()));
-        assert_eq!(prompts.in_batch(), Work { tokens: 100.0, time_us: 5_000.0 });
+        assert_eq!(prompts.in_batch(), PromptWork { tokens: 100.0, time_us: 5_000.0 });
         assert_eq!(prompts.remove(2, 500.0).unwrap().first_step, Some(end));
         assert_eq!(prompts.remove(2, 500.0), None);
         assert_eq!(prompts.remove(3, 900.0).unwrap().first_step, None);
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn work_that_was_believed_to_take_longer_is_taken_back_when_the_prompt_leaves() {
         let mut prompts = Prompts::default();
-        prompts.send(Prompt { work_us: 90e6, ..prompt(1, 0.0) }, None);
+        prompts.send(PrefillPrompt { work_us: 90e6, ..prompt(1, 0.0) }, None);
         assert!(prompts.decayed_work().share_at(1e6) > 0.9);
         prompts.remove(1, 1e6);
         let share = prompts.decayed_work().share_at(1e6);
@@ -338,7 +338,7 @@ mod tests {
         prompts.remove(2, 3e6);
         assert_eq!(prompts.decayed_work().share_at(3e6), before, "it waited for other reasons");
         let without = prompts.decayed_work().share_at(9e6);
-        prompts.send(Prompt { work_us: 1e6, ..prompt(3, 4e6) }, None);
+        prompts.send(PrefillPrompt { work_us: 1e6, ..prompt(3, 4e6) }, None);
         prompts.leave(3, 9e6);
         let left = prompts.decayed_work().share_at(9e6);
         assert!((left - without).abs() < 1e-9, "it waited, and left: {left} {without}");
@@ -347,7 +347,7 @@ mod tests {
     #[test]
     fn prompts_of_whole_responses_end_by_themselves() {
         let mut prompts = Prompts::default();
-        prompts.send(Prompt { done_at_us: 700.0, ..prompt(1, 0.0) }, None);
+        prompts.send(PrefillPrompt { done_at_us: 700.0, ..prompt(1, 0.0) }, None);
         prompts.send(prompt(2, 0.0), None);
         prompts.step_ended(600.0, 0.0, 0.0);
         assert_eq!(prompts.count(), 2);

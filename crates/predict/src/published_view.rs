@@ -6,15 +6,15 @@ use super::batch_ratios::BatchRatios;
 use super::coefficients::Coefficients;
 use super::pauses::Pauses;
 use super::prediction::{EngineLimits, EngineView};
-use super::prompts::{DecayedWork, Work};
+use super::prompts::{DecayedWork, PromptWork};
 use super::residual::{Factors, RegimeFactors};
-use super::stall::Silence;
+use super::stall::StreamSilence;
 use super::wait_curve::WaitCurve;
 
 #[derive(Debug, Default)]
-struct Number(AtomicU64);
+struct AtomicNumber(AtomicU64);
 
-impl Number {
+impl AtomicNumber {
     #[inline(always)]
     fn get(&self) -> f64 {
         f64::from_bits(self.0.load(Ordering::Relaxed))
@@ -31,42 +31,42 @@ impl Number {
 // Every decision reads it: no other data that is written may share its cache lines.
 #[repr(align(64))]
 pub(super) struct PublishedView {
-    base_us: Number,
-    token_us: Number,
-    decode_us: Number,
-    context_us: Number,
-    pair_us: Number,
+    base_us: AtomicNumber,
+    token_us: AtomicNumber,
+    decode_us: AtomicNumber,
+    context_us: AtomicNumber,
+    pair_us: AtomicNumber,
     batch_ratios: AtomicU64,
-    slots: Number,
-    kv_tokens: Number,
-    step_tokens: Number,
-    step_ended_at_us: Number,
-    waiting_count: Number,
-    in_batch_tokens: Number,
-    in_batch_us: Number,
-    queued_tokens: Number,
-    queued_us: Number,
-    decayed_work_us: Number,
-    updated_at_us: Number,
-    stream_count: Number,
-    own_stream_count: Number,
-    context_tokens: Number,
-    factors: [[Number; 2]; 4],
-    front_end_us: Number,
-    tokenizer_token_us: Number,
-    mean_output_tokens: Number,
-    pace_factor: Number,
-    pace_p90_factor: Number,
-    pause_factor: Number,
-    pause_rest_us: Number,
-    silent_since_us: Number,
-    silent_until_us: Number,
-    tightest_tpot_us: Number,
-    batch_share: Number,
-    oldest_due_at_us: Number,
-    learned_at_us: Number,
-    first_token_count: Number,
-    is_trusted: Number,
+    slots: AtomicNumber,
+    kv_tokens: AtomicNumber,
+    step_tokens: AtomicNumber,
+    step_ended_at_us: AtomicNumber,
+    waiting_count: AtomicNumber,
+    in_batch_tokens: AtomicNumber,
+    in_batch_us: AtomicNumber,
+    queued_tokens: AtomicNumber,
+    queued_us: AtomicNumber,
+    decayed_work_us: AtomicNumber,
+    updated_at_us: AtomicNumber,
+    stream_count: AtomicNumber,
+    own_stream_count: AtomicNumber,
+    context_tokens: AtomicNumber,
+    factors: [[AtomicNumber; 2]; 4],
+    front_end_us: AtomicNumber,
+    tokenizer_token_us: AtomicNumber,
+    mean_output_tokens: AtomicNumber,
+    pace_factor: AtomicNumber,
+    pace_p90_factor: AtomicNumber,
+    pause_factor: AtomicNumber,
+    pause_rest_us: AtomicNumber,
+    silent_since_us: AtomicNumber,
+    silent_until_us: AtomicNumber,
+    tightest_tpot_us: AtomicNumber,
+    batch_share: AtomicNumber,
+    oldest_due_at_us: AtomicNumber,
+    learned_at_us: AtomicNumber,
+    first_token_count: AtomicNumber,
+    is_trusted: AtomicNumber,
 }
 
 /// The numbers that are published beside the view.
@@ -93,7 +93,7 @@ impl PublishedView {
     #[inline(always)]
     pub(super) fn view<'a>(&self, wait_curve: &'a WaitCurve, now_us: f64) -> EngineView<'a> {
         let decayed_work_us = self.decayed_work_us.get();
-        let factors = |numbers: &[Number; 2]| {
+        let factors = |numbers: &[AtomicNumber; 2]| {
             let [mean, p90] = numbers;
             RegimeFactors { mean: mean.get(), p90: p90.get() }
         };
@@ -114,8 +114,11 @@ impl PublishedView {
             },
             step_ended_at_us: self.step_ended_at_us.get(),
             waiting_count: self.waiting_count.get(),
-            in_batch: Work { tokens: self.in_batch_tokens.get(), time_us: self.in_batch_us.get() },
-            queued: Work { tokens: self.queued_tokens.get(), time_us: self.queued_us.get() },
+            in_batch: PromptWork {
+                tokens: self.in_batch_tokens.get(),
+                time_us: self.in_batch_us.get(),
+            },
+            queued: PromptWork { tokens: self.queued_tokens.get(), time_us: self.queued_us.get() },
             // Without recent prefills the exponential is saved.
             prefill_share: match decayed_work_us > 0.0 {
                 true => DecayedWork {
@@ -143,9 +146,9 @@ impl PublishedView {
     /// The end is read first and written last: a stream that starts must not seem to have been
     /// there since long ago.
     #[inline(always)]
-    fn silence(&self) -> Silence {
+    fn silence(&self) -> StreamSilence {
         let until_us = f64::from_bits(self.silent_until_us.0.load(Ordering::Acquire));
-        Silence { since_us: self.silent_since_us.get(), until_us }
+        StreamSilence { since_us: self.silent_since_us.get(), until_us }
     }
 
     /// Returns the least time per token that a stream there can bear, in microseconds; infinite if

@@ -21,7 +21,7 @@ struct Gpu {
 
 /// A model with 16-bit weights.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
-struct Model {
+struct ModelWeights {
     name: String,
     weights_gb: f64,
     /// Twice its active parameters.
@@ -68,9 +68,9 @@ pub struct EngineRow {
 }
 
 #[derive(Debug, Deserialize)]
-struct Rows {
+struct RowsFile {
     gpus: Vec<Gpu>,
-    models: Vec<Model>,
+    models: Vec<ModelWeights>,
     rows: Vec<EngineRow>,
 }
 
@@ -123,7 +123,7 @@ impl EngineRow {
     }
 
     /// Computes what the hardware can do, and checks that the row is not faster.
-    fn check(&mut self, gpu: &Gpu, model: &Model) -> Result<(), RowError> {
+    fn check(&mut self, gpu: &Gpu, model: &ModelWeights) -> Result<(), RowError> {
         let gpus = f64::from(self.gpus);
         let base_ms = MIN_BASE_SHARE * model.weights_gb / (gpus * gpu.terabytes_per_second);
         let token_us = model.gigaflop_per_token / (gpus * gpu.teraflops) * 1e3;
@@ -150,7 +150,7 @@ pub fn engine_rows() -> Result<Vec<EngineRow>, RowError> {
 }
 
 fn parse(text: &str) -> Result<Vec<EngineRow>, RowError> {
-    let Rows { gpus, models, mut rows } = serde_json::from_str(text)?;
+    let RowsFile { gpus, models, mut rows } = serde_json::from_str(text)?;
     for row in &mut rows {
         let gpu = gpus.iter().find(|gpu| gpu.name == row.gpu);
         let model = models.iter().find(|model| model.name == row.model);

@@ -19,7 +19,7 @@ const MAX_SILENCE_US: f64 = 60e6;
 
 /// The silence of an engine with streams.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub(crate) struct Silence {
+pub(crate) struct StreamSilence {
     /// The time of the last further token of a stream, or of the start of the first stream since,
     /// if none has come.
     pub since_us: f64,
@@ -27,7 +27,7 @@ pub(crate) struct Silence {
     pub until_us: f64,
 }
 
-impl Silence {
+impl StreamSilence {
     /// Returns the remaining time of the silence at `now_us`. `step_us` is the duration of a step,
     /// `busy_us` the time that the prompts there explain.
     pub(super) fn remaining_us(&self, step_us: f64, busy_us: f64, now_us: f64) -> f64 {
@@ -48,7 +48,7 @@ fn min_silence_us(step_us: f64) -> f64 {
 /// Follows the silence of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(super) struct Stall {
-    silence: Silence,
+    silence: StreamSilence,
     /// The last time at which anything came, first tokens and whole responses as well.
     alive_at_us: f64,
     /// The number of streams whose further tokens are seen.
@@ -135,9 +135,9 @@ impl Stall {
 
     /// Returns the silence that decisions read. `is_tried` is true if a request there will show
     /// whether it is over.
-    pub(super) fn silence(&self, is_tried: bool, step_us: f64) -> Silence {
+    pub(super) fn silence(&self, is_tried: bool, step_us: f64) -> StreamSilence {
         match is_tried && self.was_silent(step_us) {
-            true => Silence { until_us: f64::INFINITY, ..self.silence },
+            true => StreamSilence { until_us: f64::INFINITY, ..self.silence },
             false => self.silence,
         }
     }

@@ -64,13 +64,13 @@ pub(super) fn is_stop(byte: u8) -> bool {
 
 /// The first byte in a word that interrupts a JSON string.
 #[derive(Clone, Copy)]
-pub(super) struct Stop {
+pub(super) struct StopByte {
     word: u64,
     /// The highest bit of that byte; zero if there is none.
     bit: u64,
 }
 
-impl Stop {
+impl StopByte {
     /// Finds the first quote, backslash or control character.
     #[inline(always)]
     pub(super) fn find(word: u64) -> Self {
@@ -166,7 +166,7 @@ mod tests {
                 let mut bytes = *b"a~\x7f z#]!";
                 bytes[place] = byte;
                 let word = u64::from_le_bytes(bytes);
-                let found = Stop::find(word);
+                let found = StopByte::find(word);
                 assert_eq!(found.is_quote(), byte == b'"');
                 if is_stop(byte) {
                     assert_eq!(found.index(), place, "byte {byte:#x}");
@@ -178,7 +178,7 @@ mod tests {
                 for later in place + 1..WORD {
                     let mut bytes = bytes;
                     bytes[later] = b'"';
-                    let found = Stop::find(u64::from_le_bytes(bytes));
+                    let found = StopByte::find(u64::from_le_bytes(bytes));
                     assert_eq!(found.index(), if is_stop(byte) { place } else { later });
                     assert_eq!(found.is_quote(), byte == b'"' || !is_stop(byte));
                 }

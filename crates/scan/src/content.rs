@@ -3,7 +3,7 @@
 use super::cursor::{Cursor, Members, Parsed};
 use super::file;
 use super::part::{PartKind, PartMember, ScannedPart};
-use super::prompt::Prompt;
+use super::prompt::PromptContents;
 use super::weight::{Weight, weigh_blobs};
 
 /// The most levels of content in content that are read as parts. APIs have four: a picture in the
@@ -12,7 +12,12 @@ const MAX_LEVELS: u32 = 8;
 
 /// Consumes a string, a content part, or an array of them.
 #[inline(always)]
-pub(super) fn content(cursor: &mut Cursor<'_>, kind: u8, level: u32, into: &mut Prompt) -> Parsed {
+pub(super) fn content(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    level: u32,
+    into: &mut PromptContents,
+) -> Parsed {
     if kind != b'"' {
         return parts(cursor, kind, level, into);
     }
@@ -22,7 +27,7 @@ pub(super) fn content(cursor: &mut Cursor<'_>, kind: u8, level: u32, into: &mut 
 }
 
 #[inline(never)]
-fn parts(cursor: &mut Cursor<'_>, kind: u8, level: u32, into: &mut Prompt) -> Parsed {
+fn parts(cursor: &mut Cursor<'_>, kind: u8, level: u32, into: &mut PromptContents) -> Parsed {
     match kind {
         b'[' => cursor.elements(|cursor, kind| element_of_content(cursor, kind, level, into)),
         // Only content in content, such as the result of a search, may be a single object.
@@ -36,7 +41,7 @@ pub(super) fn element_of_content(
     cursor: &mut Cursor<'_>,
     kind: u8,
     level: u32,
-    into: &mut Prompt,
+    into: &mut PromptContents,
 ) -> Parsed {
     match kind {
         b'{' => part(cursor, level, into),
@@ -51,14 +56,14 @@ pub(super) fn element_of_content(
 }
 
 /// Consumes a content part. Its `type` may come after its text, so the text counts only at the end.
-pub(super) fn part(cursor: &mut Cursor<'_>, level: u32, into: &mut Prompt) -> Parsed {
+pub(super) fn part(cursor: &mut Cursor<'_>, level: u32, into: &mut PromptContents) -> Parsed {
     let mut part = ScannedPart::EMPTY;
-    let (mut result, mut sourced) = (Prompt::default(), Prompt::default());
+    let (mut result, mut sourced) = (PromptContents::default(), PromptContents::default());
     let mut others = Weight::default();
     let members = Members::with_likely(&PartMember::LIKELY, PartMember::of);
     cursor.members(members, |cursor, member, kind| match member {
         PartMember::Content if level < MAX_LEVELS => {
-            result = Prompt::default();
+            result = PromptContents::default();
             content(cursor, kind, level + 1, &mut result)
         }
         PartMember::Source if level < MAX_LEVELS && kind == b'{' => {
@@ -117,7 +122,7 @@ impl SourceMember {
 
 /// Consumes the source of a document: its data, or its content. The type of the data may come
 /// after them.
-fn source(cursor: &mut Cursor<'_>, level: u32, into: &mut Prompt) -> Parsed {
+fn source(cursor: &mut Cursor<'_>, level: u32, into: &mut PromptContents) -> Parsed {
     let (mut is_base64, mut is_text) = (false, false);
     let (mut data, mut length) = (Weight::default(), 0);
     cursor.members(Members::named(SourceMember::of), |cursor, member, kind| match member {

@@ -85,8 +85,8 @@ pub(super) struct Cursor<'a> {
     /// All strings combined by bitwise or: if the highest bit of a byte is set, UTF-8 must be
     /// validated.
     pub(super) all_high: u64,
-    /// Facts about the last string, as in [`Text`]. Stored here because a result this wide would be
-    /// returned through memory.
+    /// Facts about the last string, as in [`BodyString`]. Stored here because a result this wide
+    /// would be returned through memory.
     pub(super) excess: usize,
     pub(super) high: u64,
     /// The weight of the last array or object that was skipped.

@@ -7,7 +7,7 @@ use penstock_api::slices::between;
 use super::content::{content, part};
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::ollama::is_empty;
-use super::prompt::Prompt;
+use super::prompt::PromptContents;
 
 /// A member of the body that an engine reads in addition to the conversation.
 #[derive(Debug, Clone, Copy)]
@@ -142,8 +142,8 @@ fn read_values(cursor: &mut Cursor<'_>, kind: u8) -> Result<u64, Syntax> {
 }
 
 /// Consumes the member `prompt` of the Responses API. A variable is a text, or a part of a content.
-fn read_stored_prompt(cursor: &mut Cursor<'_>, kind: u8) -> Result<Prompt, Syntax> {
-    let mut variables = Prompt::default();
+fn read_stored_prompt(cursor: &mut Cursor<'_>, kind: u8) -> Result<PromptContents, Syntax> {
+    let mut variables = PromptContents::default();
     if kind != b'{' {
         cursor.skip(kind)?;
         return Ok(variables);
@@ -152,7 +152,7 @@ fn read_stored_prompt(cursor: &mut Cursor<'_>, kind: u8) -> Result<Prompt, Synta
         if !is_list || kind != b'{' {
             return cursor.skip(kind);
         }
-        variables = Prompt::default();
+        variables = PromptContents::default();
         cursor.members(Members::named(|_| ()), |cursor, (), kind| match kind {
             b'{' => part(cursor, 0, &mut variables),
             _ => content(cursor, kind, 0, &mut variables),
@@ -163,7 +163,7 @@ fn read_stored_prompt(cursor: &mut Cursor<'_>, kind: u8) -> Result<Prompt, Synta
 
 /// The format of a response.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Format {
+pub(super) struct FormatDefinition {
     /// True if it has the form `{"type": "json_…"}`.
     pub(super) is_json: bool,
     /// The length of its schema, in the unit of the token estimate.
@@ -171,8 +171,8 @@ pub(super) struct Format {
 }
 
 /// Consumes a format.
-pub(super) fn read_format(cursor: &mut Cursor<'_>, kind: u8) -> Result<Format, Syntax> {
-    let mut format = Format::default();
+pub(super) fn read_format(cursor: &mut Cursor<'_>, kind: u8) -> Result<FormatDefinition, Syntax> {
+    let mut format = FormatDefinition::default();
     if kind != b'{' {
         cursor.skip(kind)?;
         return Ok(format);
@@ -195,8 +195,11 @@ pub(super) fn read_format(cursor: &mut Cursor<'_>, kind: u8) -> Result<Format, S
 }
 
 /// Consumes the member `text` of the Responses API, which contains a format.
-pub(super) fn read_text_format(cursor: &mut Cursor<'_>, kind: u8) -> Result<Format, Syntax> {
-    let mut format = Format::default();
+pub(super) fn read_text_format(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+) -> Result<FormatDefinition, Syntax> {
+    let mut format = FormatDefinition::default();
     if kind != b'{' {
         cursor.skip(kind)?;
         return Ok(format);

@@ -64,7 +64,7 @@ pub(super) fn measured(length: u64, raw: &[u8]) -> u64 {
 
 #[inline(never)]
 fn with_density(length: u64, raw: &[u8]) -> u64 {
-    let Sum { all, runs, counted } = widest_marking(Sampling(raw));
+    let Sum { all, runs, counted } = widest_marking(TextSampling(raw));
     // Only runs make a text less dense than words.
     let sum = all.max(runs);
     // The size of a body is limited, so the product cannot overflow.
@@ -84,9 +84,9 @@ struct Sum {
     counted: i64,
 }
 
-struct Sampling<'a>(&'a [u8]);
+struct TextSampling<'a>(&'a [u8]);
 
-impl Marking for Sampling<'_> {
+impl Marking for TextSampling<'_> {
     type Output = Sum;
 
     #[inline(always)]

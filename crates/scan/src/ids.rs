@@ -4,7 +4,7 @@ use penstock_api::units::ByteSpan;
 
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::twin::twin_among;
-use super::{BYTE_ORDER_MARK, ScanError, TokenEstimate, to_offset};
+use super::{BYTE_ORDER_MARK, ScanError, TokenEstimate};
 
 /// The members of a conversation.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +32,7 @@ pub(super) fn read_id(cursor: &mut Cursor<'_>, kind: u8) -> Result<ByteSpan, Syn
         return Ok(ByteSpan::default());
     }
     let id = cursor.string()?;
-    Ok(ByteSpan { start: to_offset(id.start), end: to_offset(id.end) })
+    Ok(id.span())
 }
 
 /// The ids in a body.

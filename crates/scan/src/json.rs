@@ -9,14 +9,14 @@ use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::definitions::{Definition, Definitions, read_format, read_text_format};
 use super::further_models::names_further_models;
 use super::ids::{StoredIds, read_id};
-use super::limits::{Limit, Limits};
+use super::limits::{LimitMember, LimitValues};
 use super::ollama::{self, OllamaFacts, OllamaMember};
 use super::profile::{ModelForm, ResidencyChange};
-use super::prompt::Prompt;
+use super::prompt::PromptContents;
 use super::prompt_field::{is_wrong_type, read_prompt};
 use super::prompt_limit::{LimitFacts, PromptLimit};
 use super::stream_options::StreamOptions;
-use super::text::Text;
+use super::text::BodyString;
 use super::truncation::{Truncation, TruncationMember};
 use super::twin::twin_of;
 use super::weight::weigh_blobs;
@@ -27,24 +27,24 @@ const LIKELY_MEMBERS: [(&[u8], Member); 5] = [
     (b"model\":", Member::Model),
     (b"messages\":", Member::Messages),
     (b"stream\":", Member::Stream),
-    (b"max_tokens\":", Member::Limit(Limit::MaxTokens)),
+    (b"max_tokens\":", Member::Limit(LimitMember::MaxTokens)),
     (b"temperature\":", Member::Other),
 ];
 
 /// The last value of the member `model`.
 #[derive(Debug, Clone, Copy, Default)]
-enum Model {
+enum ModelValue {
     #[default]
     Missing,
     Null(ByteSpan),
-    Named(Text),
+    Named(BodyString),
     WrongType,
 }
 
 /// The values of the body's members. A repeated member replaces the earlier value.
 #[derive(Default)]
 struct Facts {
-    model: Model,
+    model: ModelValue,
     names_further_models: bool,
     /// The offset at which a member can be inserted.
     insertion: u32,
@@ -59,9 +59,9 @@ struct Facts {
     functions: bool,
     response_format: bool,
     text_format: bool,
-    limits: Limits,
+    limits: LimitValues,
     definitions: Definitions,
-    prompts: [Prompt; MAX_PROMPT_FIELDS],
+    prompts: [PromptContents; MAX_PROMPT_FIELDS],
     messages_are_wrong: bool,
     ollama: OllamaFacts,
     truncation: Truncation,
@@ -118,7 +118,7 @@ enum Member {
     TextFormat,
     /// A member that counts only by its length.
     Counted(Definition),
-    Limit(Limit),
+    Limit(LimitMember),
     Salt,
     PreviousResponse,
     Conversation,
@@ -160,7 +160,7 @@ impl Member {
 
     #[inline(always)]
     fn further(operation: Operation, name: &[u8]) -> Self {
-        if let Some(limit) = Limit::of(name) {
+        if let Some(limit) = LimitMember::of(name) {
             return Self::Limit(limit);
         }
         if let Some(definition) = Definition::of(operation, name) {
@@ -260,17 +260,17 @@ impl Facts {
     #[inline(always)]
     fn read_model(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         if kind == b'"' {
-            self.model = Model::Named(cursor.string()?);
+            self.model = ModelValue::Named(cursor.string()?);
             return Ok(());
         }
         let start = to_offset(cursor.at);
         cursor.skip(kind)?;
         let span = ByteSpan { start, end: to_offset(cursor.at) };
         // Go ignores null: it keeps the value before.
-        if kind == b'n' && matches!(self.model, Model::Named(_)) {
+        if kind == b'n' && matches!(self.model, ModelValue::Named(_)) {
             self.twin = Some("model");
         }
-        self.model = if kind == b'n' { Model::Null(span) } else { Model::WrongType };
+        self.model = if kind == b'n' { ModelValue::Null(span) } else { ModelValue::WrongType };
         Ok(())
     }
 
@@ -301,7 +301,7 @@ impl Facts {
         if self.messages_are_wrong {
             return Err(ScanError::WrongType { field: "messages", expected: "an array" });
         }
-        let prompt = Prompt::sum(&self.prompts);
+        let prompt = PromptContents::sum(&self.prompts);
         let definitions = self.definitions.sum() + self.ollama.schema;
         let besides = prompt.besides + definitions + weigh_blobs(self.ollama.images);
         let wants_json = self.response_format || self.text_format || self.ollama.wants_json;
@@ -380,17 +380,18 @@ impl Facts {
 
     fn model(&self, cursor: &Cursor<'_>) -> Result<(ByteSpan, ModelForm), ScanError> {
         match self.model {
-            Model::Named(name) if super::is_blank(cursor.raw(name), name.is_escaped()) => {
+            ModelValue::Named(name) if super::is_blank(cursor.raw(name), name.is_escaped()) => {
                 Err(ScanError::EmptyModel)
             }
-            Model::Named(name) => {
-                let span = ByteSpan { start: to_offset(name.start), end: to_offset(name.end) };
+            ModelValue::Named(name) => {
                 let form = if name.is_escaped() { ModelForm::Escaped } else { ModelForm::Plain };
-                Ok((span, form))
+                Ok((name.span(), form))
             }
-            Model::WrongType => Err(ScanError::WrongType { field: "model", expected: "a string" }),
-            Model::Null(span) => Ok((span, ModelForm::Null)),
-            Model::Missing => {
+            ModelValue::WrongType => {
+                Err(ScanError::WrongType { field: "model", expected: "a string" })
+            }
+            ModelValue::Null(span) => Ok((span, ModelForm::Null)),
+            ModelValue::Missing => {
                 let span = ByteSpan { start: self.insertion, end: self.insertion };
                 Ok((span, ModelForm::Missing))
             }

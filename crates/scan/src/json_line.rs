@@ -4,7 +4,7 @@ use super::Usage;
 use super::blank::is_blank_string;
 use super::cursor::{Cursor, Members, Parsed};
 use super::ollama::{is_filled, is_filled_so_far};
-use super::tool_call::Carried;
+use super::tool_call::MemberOutput;
 
 /// The content of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -59,13 +59,13 @@ impl LineMember {
     }
 }
 
-const LIKELY_IN_MESSAGE: [(&[u8], Carried); 2] =
-    [(b"role\":", Carried::Nothing), (b"content\":", Carried::Text)];
+const LIKELY_IN_MESSAGE: [(&[u8], MemberOutput); 2] =
+    [(b"role\":", MemberOutput::Nothing), (b"content\":", MemberOutput::Text)];
 
-fn carried_by(name: &[u8]) -> Carried {
+fn carried_by(name: &[u8]) -> MemberOutput {
     match name {
-        b"content" | b"thinking" => Carried::Text,
-        _ => Carried::by(name, Carried::Nothing),
+        b"content" | b"thinking" => MemberOutput::Text,
+        _ => MemberOutput::by(name, MemberOutput::Nothing),
     }
 }
 
@@ -95,11 +95,13 @@ impl JsonLine {
             LineMember::Message if kind == b'{' => {
                 let members = Members::with_likely(&LIKELY_IN_MESSAGE, carried_by);
                 return cursor.members(members, |cursor, carried, kind| match carried {
-                    Carried::Nothing => cursor.skip(kind),
-                    Carried::Text | Carried::Calls => self.read_output(carried, cursor, kind),
+                    MemberOutput::Nothing => cursor.skip(kind),
+                    MemberOutput::Text | MemberOutput::Calls => {
+                        self.read_output(carried, cursor, kind)
+                    }
                 });
             }
-            LineMember::Text => return self.read_output(Carried::Text, cursor, kind),
+            LineMember::Text => return self.read_output(MemberOutput::Text, cursor, kind),
             LineMember::PromptCount | LineMember::Count if kind.is_ascii_digit() => {
                 let count = cursor.number()?;
                 let usage = self.usage.get_or_insert_default();
@@ -124,7 +126,7 @@ impl JsonLine {
         cursor.skip(kind)
     }
 
-    fn read_output(&mut self, carried: Carried, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+    fn read_output(&mut self, carried: MemberOutput, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let start = cursor.at;
         let is_blank = is_blank_string(cursor);
         let has_token = match self.is_cut {

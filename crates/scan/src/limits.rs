@@ -6,7 +6,7 @@ use super::cursor::{Cursor, Parsed};
 
 /// A member that limits the response.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Limit {
+pub(super) enum LimitMember {
     MaxCompletionTokens,
     MaxOutputTokens,
     MaxTokens,
@@ -16,7 +16,7 @@ pub(super) enum Limit {
     Choices,
 }
 
-impl Limit {
+impl LimitMember {
     #[inline(always)]
     pub(super) fn of(name: &[u8]) -> Option<Self> {
         match name {
@@ -32,7 +32,7 @@ impl Limit {
 
 /// The values of the limits.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Limits {
+pub(super) struct LimitValues {
     max_completion_tokens: Option<u32>,
     max_output_tokens: Option<u32>,
     max_tokens: Option<u32>,
@@ -60,9 +60,9 @@ fn saturated(value: f64) -> u32 {
     value as u32
 }
 
-impl Limits {
+impl LimitValues {
     #[inline(never)]
-    pub(super) fn read(&mut self, limit: Limit, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
+    pub(super) fn read(&mut self, limit: LimitMember, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         let start = cursor.at;
         let value = match kind.is_ascii_digit() {
             true => cursor.number()?,
@@ -74,11 +74,11 @@ impl Limits {
         let written = || lenient(between(cursor.bytes, start, cursor.at));
         let value = value.or_else(written);
         match limit {
-            Limit::MaxCompletionTokens => self.max_completion_tokens = value,
-            Limit::MaxOutputTokens => self.max_output_tokens = value,
-            Limit::MaxTokens => self.max_tokens = value,
-            Limit::Predict => self.n_predict = value,
-            Limit::Choices => self.choices = self.choices.max(value),
+            LimitMember::MaxCompletionTokens => self.max_completion_tokens = value,
+            LimitMember::MaxOutputTokens => self.max_output_tokens = value,
+            LimitMember::MaxTokens => self.max_tokens = value,
+            LimitMember::Predict => self.n_predict = value,
+            LimitMember::Choices => self.choices = self.choices.max(value),
         }
         Ok(())
     }

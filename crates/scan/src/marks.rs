@@ -60,7 +60,7 @@ fn controls(stretch: &[u8; STRETCH]) -> u64 {
 /// The state of the scan between two stretches.
 #[derive(Default)]
 struct MarkProgress {
-    /// As in `Text`, without its bit.
+    /// As in `BodyString`, without its bit.
     excess: usize,
     /// One bit: set if the byte before the cursor starts an escape.
     is_open: u64,

@@ -130,7 +130,7 @@ fn closing_quote(quoted: &[u8]) -> Option<usize> {
 
 /// The part of a form that the scan reads.
 #[derive(Clone, Copy)]
-enum Field {
+enum FormField {
     Model,
     /// A file named `model`.
     ModelFile,
@@ -247,16 +247,16 @@ impl Form {
 
     fn take(
         &mut self,
-        field: Field,
+        field: FormField,
         body: &[u8],
         range: Range<usize>,
         estimate: TokenEstimate,
     ) -> Result<(), ScanError> {
-        if let Field::Twin(field) = field {
+        if let FormField::Twin(field) = field {
             return Err(ScanError::Twin { field });
         }
-        if matches!(field, Field::Other | Field::ModelFile) {
-            self.model_is_file |= matches!(field, Field::ModelFile);
+        if matches!(field, FormField::Other | FormField::ModelFile) {
+            self.model_is_file |= matches!(field, FormField::ModelFile);
             return Ok(());
         }
         let start = range.start;
@@ -264,7 +264,7 @@ impl Form {
         let text = simdutf8::compat::from_utf8(value)
             .map_err(|error| ScanError::InvalidUtf8 { offset: start + error.valid_up_to() })?;
         match field {
-            Field::Model => {
+            FormField::Model => {
                 // Some engines read the first of two fields, and a rewrite edits one.
                 if self.model.is_some() {
                     return Err(ScanError::Twin { field: "model" });
@@ -273,15 +273,15 @@ impl Form {
                 self.model =
                     Some(ByteSpan { start: to_offset(start), end: to_offset(start + value.len()) });
             }
-            Field::Stream => self.streaming = text.eq_ignore_ascii_case("true") || text == "1",
-            Field::Prompt => {
+            FormField::Stream => self.streaming = text.eq_ignore_ascii_case("true") || text == "1",
+            FormField::Prompt => {
                 self.prompt = match estimate {
                     TokenEstimate::Auto => measured(weigh(value), value),
                     TokenEstimate::Chars => text.chars().count() as u64,
                     TokenEstimate::Utf8 => text.len() as u64,
                 };
             }
-            Field::ModelFile | Field::Twin(_) | Field::Other => {}
+            FormField::ModelFile | FormField::Twin(_) | FormField::Other => {}
         }
         Ok(())
     }
@@ -297,7 +297,7 @@ fn skip_blanks(bytes: &[u8]) -> &[u8] {
 }
 
 /// Reads the head of a part. Returns its field, and everything after the empty line.
-fn read_head(part: &[u8]) -> Result<(Field, &[u8]), MultipartSyntax> {
+fn read_head(part: &[u8]) -> Result<(FormField, &[u8]), MultipartSyntax> {
     let mut field = None;
     let mut rest = part;
     loop {
@@ -325,7 +325,7 @@ fn read_head(part: &[u8]) -> Result<(Field, &[u8]), MultipartSyntax> {
     }
 }
 
-fn read_disposition(value: &[u8]) -> Option<Field> {
+fn read_disposition(value: &[u8]) -> Option<FormField> {
     let semicolon = memchr::memchr(b';', value)?;
     let (kind, parameters) = value.split_at_checked(semicolon)?;
     if !kind.trim_ascii().eq_ignore_ascii_case(b"form-data") {
@@ -348,12 +348,12 @@ fn read_disposition(value: &[u8]) -> Option<Field> {
         Some(())
     })?;
     Some(match found? {
-        b"model" if is_file => Field::ModelFile,
-        _ if is_file => Field::Other,
-        b"model" => Field::Model,
-        b"stream" => Field::Stream,
-        b"prompt" => Field::Prompt,
-        name => twin_of_field(name).map_or(Field::Other, Field::Twin),
+        b"model" if is_file => FormField::ModelFile,
+        _ if is_file => FormField::Other,
+        b"model" => FormField::Model,
+        b"stream" => FormField::Stream,
+        b"prompt" => FormField::Prompt,
+        name => twin_of_field(name).map_or(FormField::Other, FormField::Twin),
     })
 }
 

@@ -68,7 +68,7 @@ impl<'a> Outline<'a> {
             sink.add(MESSAGE);
             sink.add(b"system");
             sink.add(CONTENT);
-            let author = Author::System;
+            let author = TextAuthor::System;
             self.write_content(&mut cursor(self.body, places.system.range().start), author, sink);
         }
         if is_empty(places.main) || sink.is_full() {
@@ -90,7 +90,7 @@ impl<'a> Outline<'a> {
                 sink.add(MESSAGE);
                 sink.add(b"user");
                 sink.add(CONTENT);
-                self.write_content(cursor, Author::Other, sink);
+                self.write_content(cursor, TextAuthor::Other, sink);
                 Ok(())
             }
             b'[' => cursor.elements(|cursor, kind| {
@@ -120,7 +120,7 @@ impl<'a> Outline<'a> {
                 (Some(false), Some(span)) if !is_written => {
                     is_written = true;
                     self.begin_message(Some(span), sink);
-                    self.write_content(cursor, Author::of(part(self.body, span)), sink);
+                    self.write_content(cursor, TextAuthor::of(part(self.body, span)), sink);
                 }
                 (Some(false), _) => content = Some(take(cursor, kind)?),
                 (None, _) => {
@@ -134,7 +134,8 @@ impl<'a> Outline<'a> {
             self.begin_message(role, sink);
         }
         if let Some(Span { from, .. }) = content {
-            let author = role.map_or(Author::Other, |span| Author::of(part(self.body, span)));
+            let author =
+                role.map_or(TextAuthor::Other, |span| TextAuthor::of(part(self.body, span)));
             self.write_content(&mut self::cursor(self.body, from), author, sink);
         }
         if !others {
@@ -161,7 +162,12 @@ impl<'a> Outline<'a> {
     }
 
     /// Consumes and writes a string, or an array of parts.
-    fn write_content(&self, cursor: &mut Cursor<'_>, author: Author, sink: &mut impl OutlineSink) {
+    fn write_content(
+        &self,
+        cursor: &mut Cursor<'_>,
+        author: TextAuthor,
+        sink: &mut impl OutlineSink,
+    ) {
         if cursor.peek() != b'[' {
             return author.write_text(cursor, sink);
         }
@@ -187,7 +193,7 @@ impl<'a> Outline<'a> {
     fn write_part(
         &self,
         cursor: &mut Cursor<'_>,
-        author: Author,
+        author: TextAuthor,
         sink: &mut impl OutlineSink,
     ) -> Parsed {
         let start = cursor.at;
@@ -241,12 +247,12 @@ fn write_blob(raw: &[u8], sink: &mut impl OutlineSink) {
 
 /// The author of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Author {
+enum TextAuthor {
     System,
     Other,
 }
 
-impl Author {
+impl TextAuthor {
     /// The author by the raw value of `role`.
     fn of(role: &[u8]) -> Self {
         match role {

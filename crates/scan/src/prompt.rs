@@ -2,12 +2,12 @@
 
 use super::cursor::{Cursor, Parsed};
 use super::ollama::count_images;
-use super::text::Text;
+use super::text::BodyString;
 use super::weight::{Weight, weigh_blobs};
 
 /// The contents of one prompt field.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Prompt {
+pub(super) struct PromptContents {
     /// The length of its text, with the arguments and the results of tool calls; a token id counts
     /// as the text of one token.
     pub(super) text: u64,
@@ -27,7 +27,7 @@ pub(super) struct Prompt {
     pub(super) refers: bool,
 }
 
-impl Prompt {
+impl PromptContents {
     #[inline(always)]
     pub(super) fn sum(fields: &[Self]) -> Self {
         let mut sum = Self::default();
@@ -52,7 +52,7 @@ impl Prompt {
     }
 
     #[inline(always)]
-    pub(super) fn add_text(&mut self, cursor: &Cursor<'_>, text: Text) {
+    pub(super) fn add_text(&mut self, cursor: &Cursor<'_>, text: BodyString) {
         self.text += cursor.measure(text);
     }
 

@@ -6,7 +6,7 @@ use penstock_api::slices::after;
 use super::content::{content, part};
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::part::is_unread;
-use super::prompt::Prompt;
+use super::prompt::PromptContents;
 use super::prompt_list::plain_prompt;
 
 /// Returns whether the type of a value is an error; `None` if every type is fine.
@@ -25,9 +25,9 @@ pub(super) fn read_prompt(
     cursor: &mut Cursor<'_>,
     kind: u8,
     layout: Layout,
-    into: &mut Prompt,
+    into: &mut PromptContents,
 ) -> Parsed {
-    *into = Prompt::default();
+    *into = PromptContents::default();
     match layout {
         Layout::Messages | Layout::Items => messages(cursor, kind, false, into),
         Layout::MessagesWithImages => messages(cursor, kind, true, into),
@@ -67,7 +67,12 @@ const LIKELY_IN_MESSAGE: [(&[u8], MessageMember); 2] =
     [(b"role\":", MessageMember::Unread), (b"content\":", MessageMember::Content)];
 
 /// Consumes a string, or an array of objects with `content` and, where `has_images`, `images`.
-fn messages(cursor: &mut Cursor<'_>, kind: u8, has_images: bool, into: &mut Prompt) -> Parsed {
+fn messages(
+    cursor: &mut Cursor<'_>,
+    kind: u8,
+    has_images: bool,
+    into: &mut PromptContents,
+) -> Parsed {
     match kind {
         b'"' => {
             let text = cursor.text()?;
@@ -81,18 +86,18 @@ fn messages(cursor: &mut Cursor<'_>, kind: u8, has_images: bool, into: &mut Prom
         if kind != b'{' {
             return cursor.skip(kind);
         }
-        let mut found = Prompt::default();
+        let mut found = PromptContents::default();
         let has_content = open_message(cursor)?;
         if has_content {
             let kind = cursor.peek();
             content(cursor, kind, 0, &mut found)?;
         }
         // Apart, because a repeated content replaces what was found in it.
-        let mut beside = Prompt::default();
+        let mut beside = PromptContents::default();
         let members = Members::with_likely(&LIKELY_IN_MESSAGE, MessageMember::of);
         let visit = |cursor: &mut Cursor<'_>, member: MessageMember, kind| match member {
             MessageMember::Content => {
-                found = Prompt::default();
+                found = PromptContents::default();
                 content(cursor, kind, 0, &mut found)
             }
             MessageMember::Unread => cursor.skip(kind),
@@ -128,7 +133,7 @@ impl MessageMember {
 
     /// Consumes a member other than the content. A repeated one counts each time.
     #[inline(never)]
-    fn read(self, cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {
+    fn read(self, cursor: &mut Cursor<'_>, kind: u8, into: &mut PromptContents) -> Parsed {
         match (self, kind) {
             (Self::Output, b'{') => part(cursor, 0, into),
             (Self::Output, _) => content(cursor, kind, 0, into),

@@ -9,7 +9,7 @@ use memchr::memmem::Finder;
 use penstock_api::units::TokenCount;
 use penstock_api::{Operation, Work};
 
-use super::prompt::Prompt;
+use super::prompt::PromptContents;
 
 /// The most tokens that a model's template may add for each message, and once for the whole.
 const MAX_PER_MESSAGE: u64 = 64;
@@ -34,7 +34,7 @@ pub struct PromptLimit {
 pub(super) struct LimitFacts<'a> {
     pub(super) operation: Operation,
     pub(super) body: &'a [u8],
-    pub(super) prompt: Prompt,
+    pub(super) prompt: PromptContents,
     /// The definitions of tools; empty if there are none.
     pub(super) tools: &'a [u8],
     /// True if it has an image, continues a stored response or conversation, or lets the engine add

@@ -3,7 +3,7 @@
 use super::content::{content, element_of_content};
 use super::cursor::{Cursor, Members, Parsed};
 use super::part::{PartMember, ScannedPart};
-use super::prompt::Prompt;
+use super::prompt::PromptContents;
 
 /// Consumes a string, a token id, an object with text, or up to two levels of arrays of them.
 /// `is_joined` if the elements of an array make up one prompt.
@@ -11,7 +11,7 @@ pub(super) fn plain_prompt(
     cursor: &mut Cursor<'_>,
     kind: u8,
     is_joined: bool,
-    into: &mut Prompt,
+    into: &mut PromptContents,
 ) -> Parsed {
     if kind != b'[' {
         return prompt_element(cursor, kind, into);
@@ -41,7 +41,7 @@ pub(super) fn plain_prompt(
     Ok(())
 }
 
-fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {
+fn prompt_element(cursor: &mut Cursor<'_>, kind: u8, into: &mut PromptContents) -> Parsed {
     match kind {
         b'"' => {
             let text = cursor.string()?;
@@ -79,13 +79,13 @@ impl ObjectMember {
 }
 
 /// Consumes a prompt that is an object. Each part of its content may be a document.
-fn prompt_object(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Parsed {
+fn prompt_object(cursor: &mut Cursor<'_>, into: &mut PromptContents) -> Parsed {
     let mut part = ScannedPart::EMPTY;
-    let mut inner = Prompt::default();
-    let mut found = Prompt::default();
+    let mut inner = PromptContents::default();
+    let mut found = PromptContents::default();
     cursor.members(Members::named(ObjectMember::of), |cursor, member, kind| match member {
         ObjectMember::Part(PartMember::Content) => {
-            inner = Prompt::default();
+            inner = PromptContents::default();
             documents(cursor, kind, &mut inner)
         }
         ObjectMember::Part(member) => part.read(member, cursor, kind),
@@ -107,7 +107,7 @@ fn prompt_object(cursor: &mut Cursor<'_>, into: &mut Prompt) -> Parsed {
     Ok(())
 }
 
-fn documents(cursor: &mut Cursor<'_>, kind: u8, into: &mut Prompt) -> Parsed {
+fn documents(cursor: &mut Cursor<'_>, kind: u8, into: &mut PromptContents) -> Parsed {
     if kind != b'[' {
         return content(cursor, kind, 1, into);
     }

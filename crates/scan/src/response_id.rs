@@ -56,17 +56,16 @@ fn id_of(object: &[u8]) -> Option<Box<[u8]>> {
     let mut id = None;
     if cursor.peek() == b'{' {
         // Members before the end of the bytes count.
-        _ = cursor.members(Members::named(Member::of), |cursor, member, kind| {
+        _ = cursor.members(Members::named(ResponseMember::of), |cursor, member, kind| {
             match (member, kind) {
-                (Member::Id, b'"') => read_id(cursor, &mut id),
-                (Member::Response, b'{') => {
-                    cursor.members(Members::named(Member::of), |cursor, member, kind| {
-                        match (member, kind) {
-                            (Member::Id, b'"') => read_id(cursor, &mut id),
-                            _ => cursor.skip(kind),
-                        }
-                    })
-                }
+                (ResponseMember::Id, b'"') => read_id(cursor, &mut id),
+                (ResponseMember::Response, b'{') => cursor.members(
+                    Members::named(ResponseMember::of),
+                    |cursor, member, kind| match (member, kind) {
+                        (ResponseMember::Id, b'"') => read_id(cursor, &mut id),
+                        _ => cursor.skip(kind),
+                    },
+                ),
                 _ => cursor.skip(kind),
             }
         });
@@ -84,13 +83,13 @@ fn read_id(cursor: &mut Cursor<'_>, id: &mut Option<Box<[u8]>>) -> Parsed {
 }
 
 #[derive(Clone, Copy)]
-enum Member {
+enum ResponseMember {
     Id,
     Response,
     Other,
 }
 
-impl Member {
+impl ResponseMember {
     fn of(name: &[u8]) -> Self {
         match name {
             b"id" => Self::Id,

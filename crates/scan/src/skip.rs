@@ -3,7 +3,7 @@
 use penstock_api::slices::{after, between};
 
 use super::cursor::{Cursor, Parsed, Syntax};
-use super::text::Text;
+use super::text::BodyString;
 use super::weight::Weight;
 
 impl Cursor<'_> {
@@ -55,7 +55,7 @@ impl Cursor<'_> {
     /// Consumes an array or object, and stores its weight in the cursor. `note` receives each name,
     /// and how many levels of values it is in.
     #[inline(always)]
-    fn nested(&mut self, mut note: impl FnMut(&mut Self, Text, u32)) -> Parsed {
+    fn nested(&mut self, mut note: impl FnMut(&mut Self, BodyString, u32)) -> Parsed {
         let (floor, start) = (self.depth, self.at);
         let mut weight = Weight::default();
         // One bit per open bracket, set for objects. The depth limit equals the number of bits.
@@ -119,13 +119,13 @@ impl Cursor<'_> {
     }
 
     #[inline(always)]
-    fn add_string(&self, weight: &mut Weight, text: Text) {
+    fn add_string(&self, weight: &mut Weight, text: BodyString) {
         weight.add_string(self.raw(text), text.ascii_length(), text.high, self.estimate);
     }
 
     /// Consumes a member's name and the colon after it.
     #[inline(always)]
-    fn name(&mut self) -> Result<Text, Syntax> {
+    fn name(&mut self) -> Result<BodyString, Syntax> {
         if self.peek() != b'"' {
             return Err(Syntax::Name);
         }

@@ -63,20 +63,20 @@ pub struct EventScanner {
     tokens: u32,
     /// The kinds of events that have passed.
     passed: PassedEvents,
-    ending: Ending,
+    ending: StreamEnding,
     usage: Option<Usage>,
 }
 
 /// The reports of a stream about its end.
 #[derive(Debug, Clone, Copy, Default)]
-struct Ending {
+struct StreamEnding {
     done: bool,
     /// True if an event has reported why the generation ended.
     has_reason: bool,
     error: bool,
 }
 
-impl Ending {
+impl StreamEnding {
     /// Joins these reports and others.
     fn join(&mut self, others: Self) {
         self.done |= others.done;
@@ -99,7 +99,7 @@ impl EventScanner {
             event_ends: false,
             tokens: 0,
             passed: PassedEvents::new(operation),
-            ending: Ending::default(),
+            ending: StreamEnding::default(),
             usage: None,
         }
     }

@@ -3,10 +3,10 @@
 
 use memchr::memchr2;
 use penstock_api::slices::{after, before, between};
+use penstock_api::units::ByteSpan;
 
-use super::TokenEstimate;
 use super::bytes::{
-    BLOCK, HIGH, Stop, WORD, block_at, count_continuations, find_control, is_dense, is_plain,
+    BLOCK, HIGH, StopByte, WORD, block_at, count_continuations, find_control, is_dense, is_plain,
     is_plain_block, is_stop, word_at,
 };
 use super::cursor::{Cursor, Parsed, Syntax};
@@ -14,6 +14,7 @@ use super::density::{MIN_MEASURED, measured};
 use super::marker::STRETCH;
 use super::script::{weigh, weigh_character};
 use super::unescape::ShortString;
+use super::{TokenEstimate, to_offset};
 
 /// The number of blocks read one at a time before a string counts as long.
 const SHORT_BLOCKS: usize = 12;
@@ -30,7 +31,7 @@ const ESCAPED: usize = 1 << (usize::BITS - 1);
 
 /// A string of the body.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text {
+pub(super) struct BodyString {
     /// The offset after the opening quote.
     pub(super) start: usize,
     /// The offset of the closing quote.
@@ -42,7 +43,13 @@ pub(super) struct Text {
     pub(super) high: u64,
 }
 
-impl Text {
+impl BodyString {
+    /// Returns the span between its quotes.
+    #[inline(always)]
+    pub(super) fn span(self) -> ByteSpan {
+        ByteSpan { start: to_offset(self.start), end: to_offset(self.end) }
+    }
+
     /// Returns whether the string contains escapes.
     #[inline(always)]
     pub(super) fn is_escaped(self) -> bool {
@@ -59,17 +66,17 @@ impl Text {
 impl<'a> Cursor<'a> {
     /// Consumes the string at the cursor, which is at its opening quote.
     #[inline(always)]
-    pub(super) fn string(&mut self) -> Result<Text, Syntax> {
+    pub(super) fn string(&mut self) -> Result<BodyString, Syntax> {
         let start = self.at + 1;
         // Most names and many values end in their first word, so this path has no loop.
         if let Some(word) = word_at(self.bytes, start) {
-            let found = Stop::find(word);
+            let found = StopByte::find(word);
             if found.is_quote() {
                 let end = start + found.index();
                 let high = found.before();
                 self.at = end + 1;
                 self.all_high |= high;
-                return Ok(Text { start, end, excess: 0, high });
+                return Ok(BodyString { start, end, excess: 0, high });
             }
         }
         self.text()
@@ -77,10 +84,10 @@ impl<'a> Cursor<'a> {
 
     /// Consumes the string at the cursor, without the fast path for very short ones.
     #[inline(always)]
-    pub(super) fn text(&mut self) -> Result<Text, Syntax> {
+    pub(super) fn text(&mut self) -> Result<BodyString, Syntax> {
         let start = self.at + 1;
         self.longer_string(start)?;
-        Ok(Text { start, end: self.at - 1, excess: self.excess, high: self.high })
+        Ok(BodyString { start, end: self.at - 1, excess: self.excess, high: self.high })
     }
 
     /// Consumes a string block by block, and stores the facts about it in the cursor.
@@ -104,7 +111,7 @@ impl<'a> Cursor<'a> {
     /// Moves to the word with the next stop; `None` if it is far away or too close to the end of
     /// the body.
     #[inline(always)]
-    fn find_near_stop(&mut self, high: &mut u64) -> Option<Stop> {
+    fn find_near_stop(&mut self, high: &mut u64) -> Option<StopByte> {
         let mut at = self.at;
         let mut found = None;
         'blocks: for _ in 0..SHORT_BLOCKS {
@@ -114,7 +121,7 @@ impl<'a> Cursor<'a> {
             }
             for _ in 0..BLOCK / WORD {
                 let Some(word) = word_at(self.bytes, at) else { break 'blocks };
-                let stop = Stop::find(word);
+                let stop = StopByte::find(word);
                 if !stop.is_none() {
                     found = Some(stop);
                     break 'blocks;
@@ -259,13 +266,13 @@ impl<'a> Cursor<'a> {
 
     /// The bytes of `text` as written.
     #[inline(always)]
-    pub(super) fn raw(&self, text: Text) -> &'a [u8] {
+    pub(super) fn raw(&self, text: BodyString) -> &'a [u8] {
         between(self.bytes, text.start, text.end)
     }
 
     /// Calls `compare` with the decoded bytes of a short string.
     #[inline(always)]
-    pub(super) fn decoded<T>(&self, text: Text, compare: impl Fn(&[u8]) -> T) -> T {
+    pub(super) fn decoded<T>(&self, text: BodyString, compare: impl Fn(&[u8]) -> T) -> T {
         if text.is_escaped() {
             compare(ShortString::decode(self.raw(text)).as_bytes())
         } else {
@@ -275,7 +282,7 @@ impl<'a> Cursor<'a> {
 
     /// The length of the decoded string, in the unit of the token estimate.
     #[inline(always)]
-    pub(super) fn measure(&self, text: Text) -> u64 {
+    pub(super) fn measure(&self, text: BodyString) -> u64 {
         let length = text.ascii_length();
         let is_ascii = text.high & HIGH == 0;
         if is_ascii && text.end - text.start < MIN_MEASURED {

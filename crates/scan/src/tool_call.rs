@@ -16,13 +16,13 @@ static ARGUMENTS: LazyLock<[Finder<'static>; 2]> =
 
 /// The output in a member of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Carried {
+pub(super) enum MemberOutput {
     Nothing,
     Text,
     Calls,
 }
 
-impl Carried {
+impl MemberOutput {
     /// The output in a member of this name, if the others carry `other`.
     pub(super) fn by(name: &[u8], other: Self) -> Self {
         match name {
@@ -83,7 +83,7 @@ mod tests {
             (r#"[{"id":"\"name\":\"f\"","function":{"name":""}}]"#, false),
             (r#"[{"id":"c","code":"print(1)"}]"#, true),
         ] {
-            assert_eq!(Carried::Calls.is_output(calls.as_bytes()), expected, "{calls}");
+            assert_eq!(MemberOutput::Calls.is_output(calls.as_bytes()), expected, "{calls}");
         }
     }
 }

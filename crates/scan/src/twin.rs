@@ -122,10 +122,10 @@ pub fn check_twins(body: &[u8]) -> Result<(), ScanError> {
     let (mut seen, mut twin) = (0_u64, None);
     if cursor.peek() == b'{' {
         // The reader of the body refuses what does not parse.
-        _ = cursor.members(Members::named(Found::of), |cursor, found, kind| {
+        _ = cursor.members(Members::named(MemberMeaning::of), |cursor, found, kind| {
             match found {
-                Found::Twin(field) => twin = Some(field),
-                Found::Deciding(index) => {
+                MemberMeaning::Twin(field) => twin = Some(field),
+                MemberMeaning::Deciding(index) => {
                     // `DECIDING` has fewer than 64 fields.
                     let bit = 1 << index;
                     if seen & bit != 0 && matches!(kind, b'n' | b'{' | b'[') {
@@ -133,7 +133,7 @@ pub fn check_twins(body: &[u8]) -> Result<(), ScanError> {
                     }
                     seen |= bit;
                 }
-                Found::Other => {}
+                MemberMeaning::Other => {}
             }
             cursor.skip(kind)
         });
@@ -143,13 +143,13 @@ pub fn check_twins(body: &[u8]) -> Result<(), ScanError> {
 
 /// The meaning of a member of such a body.
 #[derive(Debug, Clone, Copy)]
-enum Found {
+enum MemberMeaning {
     Deciding(usize),
     Twin(&'static str),
     Other,
 }
 
-impl Found {
+impl MemberMeaning {
     fn of(name: &[u8]) -> Self {
         match DECIDING.iter().position(|field| field.as_bytes() == name) {
             Some(index) => Self::Deciding(index),

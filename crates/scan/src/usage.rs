@@ -82,18 +82,18 @@ impl Usage {
         // Anthropic counts cache reads and cache writes apart from `input_tokens`; the others
         // include them.
         let (mut had, mut taken) = (None, None);
-        cursor.members(Members::named(Count::of), |cursor, count, kind| match count {
-            Count::Prompt => read_count(cursor, kind, &mut self.prompt_tokens),
-            Count::Completion => read_count(cursor, kind, &mut self.completion_tokens),
-            Count::CacheRead => read_count(cursor, kind, &mut had),
-            Count::CacheCreation => read_count(cursor, kind, &mut taken),
-            Count::PromptDetails => {
+        cursor.members(Members::named(CountMember::of), |cursor, count, kind| match count {
+            CountMember::Prompt => read_count(cursor, kind, &mut self.prompt_tokens),
+            CountMember::Completion => read_count(cursor, kind, &mut self.completion_tokens),
+            CountMember::CacheRead => read_count(cursor, kind, &mut had),
+            CountMember::CacheCreation => read_count(cursor, kind, &mut taken),
+            CountMember::PromptDetails => {
                 read_detail(cursor, kind, b"cached_tokens", &mut self.cached_tokens)
             }
-            Count::CompletionDetails => {
+            CountMember::CompletionDetails => {
                 read_detail(cursor, kind, b"reasoning_tokens", &mut self.reasoning_tokens)
             }
-            Count::Other => cursor.skip(kind),
+            CountMember::Other => cursor.skip(kind),
         })?;
         let apart = had.unwrap_or(0).saturating_add(taken.unwrap_or(0));
         self.prompt_tokens = self.prompt_tokens.map(|count| count.saturating_add(apart));
@@ -104,11 +104,11 @@ impl Usage {
     /// Reads llama.cpp's `timings`, which count the cached part of the prompt separately.
     fn read_timings(&mut self, cursor: &mut Cursor<'_>) -> Parsed {
         let mut processed = None;
-        cursor.members(Members::named(Timing::of), |cursor, timing, kind| match timing {
-            Timing::Processed => read_count(cursor, kind, &mut processed),
-            Timing::Cached => read_count(cursor, kind, &mut self.cached_tokens),
-            Timing::Predicted => read_count(cursor, kind, &mut self.completion_tokens),
-            Timing::Other => cursor.skip(kind),
+        cursor.members(Members::named(TimingMember::of), |cursor, timing, kind| match timing {
+            TimingMember::Processed => read_count(cursor, kind, &mut processed),
+            TimingMember::Cached => read_count(cursor, kind, &mut self.cached_tokens),
+            TimingMember::Predicted => read_count(cursor, kind, &mut self.completion_tokens),
+            TimingMember::Other => cursor.skip(kind),
         })?;
         let cached = self.cached_tokens.unwrap_or(0);
         self.prompt_tokens = processed.map(|count: u32| count.saturating_add(cached));
@@ -118,14 +118,14 @@ impl Usage {
 
 /// A member of `timings`.
 #[derive(Clone, Copy)]
-enum Timing {
+enum TimingMember {
     Processed,
     Cached,
     Predicted,
     Other,
 }
 
-impl Timing {
+impl TimingMember {
     fn of(name: &[u8]) -> Self {
         match name {
             b"prompt_n" => Self::Processed,
@@ -138,7 +138,7 @@ impl Timing {
 
 /// A member of `usage`.
 #[derive(Clone, Copy)]
-enum Count {
+enum CountMember {
     Prompt,
     Completion,
     CacheRead,
@@ -148,7 +148,7 @@ enum Count {
     Other,
 }
 
-impl Count {
+impl CountMember {
     fn of(name: &[u8]) -> Self {
         match name {
             b"prompt_tokens" | b"input_tokens" => Self::Prompt,

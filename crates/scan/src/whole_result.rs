@@ -5,13 +5,13 @@ mod form;
 
 use penstock_api::Operation;
 
-use self::form::{Form, Member};
+use self::form::{ResultForm, ResultMember};
 use super::blank::{is_blank_string, is_cut_short, may_be_blank};
 use super::cursor::{Cursor, Members, Parsed, Syntax};
 use super::failed_choice::is_withheld;
 use super::missing_result::is_foreign_refusal;
 use super::ollama::is_filled;
-use super::tool_call::Carried;
+use super::tool_call::MemberOutput;
 
 /// The result in a whole response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,20 +26,20 @@ pub enum WholeResult {
 
 /// The members that a response to a chat begins with, up to its first output: most responses are
 /// these, and each is read as it ends.
-const CHAT: &[(&[u8], Member)] = &[
-    (b"id\":", Member::Other),
-    (b"object\":", Member::Other),
-    (b"created\":", Member::Other),
-    (b"model\":", Member::Other),
-    (b"choices\":", Member::Output),
+const CHAT: &[(&[u8], ResultMember)] = &[
+    (b"id\":", ResultMember::Other),
+    (b"object\":", ResultMember::Other),
+    (b"created\":", ResultMember::Other),
+    (b"model\":", ResultMember::Other),
+    (b"choices\":", ResultMember::Output),
 ];
 const CHOICE: &[(&[u8], bool)] = &[(b"index\":", false), (b"message\":", true)];
-const MESSAGE: &[(&[u8], Carried)] =
-    &[(b"role\":", Carried::Nothing), (b"content\":", Carried::Text)];
+const MESSAGE: &[(&[u8], MemberOutput)] =
+    &[(b"role\":", MemberOutput::Nothing), (b"content\":", MemberOutput::Text)];
 
 /// The parts of a result that have been found.
 struct Found {
-    form: Form,
+    form: ResultForm,
     /// True if white space is output.
     may_be_blank: bool,
     /// True if it has a member for its output.
@@ -54,9 +54,9 @@ struct Found {
 impl WholeResult {
     /// Reads the whole response to a request for `operation`.
     pub fn read(operation: Operation, body: &[u8]) -> Self {
-        let Some(form) = Form::of(operation) else { return Self::Filled };
+        let Some(form) = ResultForm::of(operation) else { return Self::Filled };
         let body = body.strip_prefix(super::BYTE_ORDER_MARK).unwrap_or(body).trim_ascii();
-        if form == Form::Transcript && !is_object(body) && !is_list_of_errors(body) {
+        if form == ResultForm::Transcript && !is_object(body) && !is_list_of_errors(body) {
             // Plain text. Its lines may begin with a note in brackets.
             return if body.is_empty() { Self::Empty } else { Self::Filled };
         }
@@ -70,24 +70,24 @@ impl WholeResult {
         }
         let mut found = Found::new(form, may_be_blank(operation));
         let mut cursor = Cursor::of_response(body);
-        let likely = if form == Form::Choices { CHAT } else { &[] };
+        let likely = if form == ResultForm::Choices { CHAT } else { &[] };
         let read: Parsed = cursor.members(
             Members::with_likely(likely, |name: &[u8]| form.member(name)),
             |cursor, member, kind| {
                 // Any list may be one of ranks, but not any member.
-                found.has_member |= matches!(member, Member::Output | Member::Text)
-                    && (form != Form::Rows || kind == b'[');
+                found.has_member |= matches!(member, ResultMember::Output | ResultMember::Text)
+                    && (form != ResultForm::Rows || kind == b'[');
                 match member {
-                    Member::Output => found.read_output(cursor, kind)?,
-                    Member::Text if kind == b'"' => found.read_text(cursor, kind)?,
-                    Member::State => found.read_state(cursor, kind)?,
-                    Member::Text | Member::Other => cursor.skip(kind)?,
+                    ResultMember::Output => found.read_output(cursor, kind)?,
+                    ResultMember::Text if kind == b'"' => found.read_text(cursor, kind)?,
+                    ResultMember::State => found.read_state(cursor, kind)?,
+                    ResultMember::Text | ResultMember::Other => cursor.skip(kind)?,
                 }
                 found.stop_at_output()
             },
         );
         // Some servers declare a stream of lines as JSON.
-        let is_stream = form == Form::Ollama && read.is_ok() && cursor.end().is_err();
+        let is_stream = form == ResultForm::Ollama && read.is_ok() && cursor.end().is_err();
         // Code models often have nothing to insert.
         let may_be_empty = matches!(operation, Operation::Infill | Operation::FillInTheMiddle);
         match found {
@@ -106,7 +106,7 @@ impl WholeResult {
 }
 
 impl Found {
-    fn new(form: Form, may_be_blank: bool) -> Self {
+    fn new(form: ResultForm, may_be_blank: bool) -> Self {
         Self {
             form,
             may_be_blank,
@@ -124,17 +124,21 @@ impl Found {
 
     fn read_output(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         match (self.form, kind) {
-            (Form::Choices, b'[') => self.each(cursor, Self::read_choice),
-            (Form::Items, b'[') => self.each(cursor, Self::read_item),
-            (Form::Vectors, b'[' | b'"') => self.read_vectors(cursor, kind),
-            (Form::Blocks, b'[') => self.each(cursor, Self::read_part),
-            (Form::Ollama, b'{') => self.read_message(cursor),
-            (Form::Text | Form::Rows | Form::Transcript | Form::Pictures, b'[')
-            | (Form::Text | Form::Blocks | Form::Items | Form::Transcript, b'"') => {
-                self.read_text(cursor, kind)
-            }
+            (ResultForm::Choices, b'[') => self.each(cursor, Self::read_choice),
+            (ResultForm::Items, b'[') => self.each(cursor, Self::read_item),
+            (ResultForm::Vectors, b'[' | b'"') => self.read_vectors(cursor, kind),
+            (ResultForm::Blocks, b'[') => self.each(cursor, Self::read_part),
+            (ResultForm::Ollama, b'{') => self.read_message(cursor),
+            (
+                ResultForm::Text | ResultForm::Rows | ResultForm::Transcript | ResultForm::Pictures,
+                b'[',
+            )
+            | (
+                ResultForm::Text | ResultForm::Blocks | ResultForm::Items | ResultForm::Transcript,
+                b'"',
+            ) => self.read_text(cursor, kind),
             // A score may be a fraction: counts and codes are not.
-            (Form::Rows, b'0'..=b'9' | b'-') => {
+            (ResultForm::Rows, b'0'..=b'9' | b'-') => {
                 let start = cursor.at;
                 cursor.skip(kind)?;
                 let number = cursor.bytes.get(start..cursor.at).unwrap_or_default();
@@ -189,9 +193,9 @@ impl Found {
         let members = Members::with_likely(MESSAGE, carried_by);
         cursor.members(members, |cursor, carried, kind| {
             match carried {
-                Carried::Nothing => return cursor.skip(kind),
-                Carried::Text => {}
-                Carried::Calls => {
+                MemberOutput::Nothing => return cursor.skip(kind),
+                MemberOutput::Text => {}
+                MemberOutput::Calls => {
                     let start = cursor.at;
                     let is_filled = is_filled(cursor, kind)?;
                     let calls = cursor.bytes.get(start..cursor.at).unwrap_or_default();
@@ -288,14 +292,16 @@ impl Found {
 
     fn read_state(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         if kind != b'"' {
-            self.is_unfit |= self.form == Form::Ollama && kind == b'f';
+            self.is_unfit |= self.form == ResultForm::Ollama && kind == b'f';
             return cursor.skip(kind);
         }
         let state = cursor.string()?;
         match (self.form, cursor.raw(state)) {
             // The output comes later, or never: its client has cancelled it.
-            (Form::Items, b"queued" | b"in_progress" | b"cancelled") => self.is_pending = true,
-            (Form::Ollama, b"load" | b"unload") => self.is_unfit = true,
+            (ResultForm::Items, b"queued" | b"in_progress" | b"cancelled") => {
+                self.is_pending = true
+            }
+            (ResultForm::Ollama, b"load" | b"unload") => self.is_unfit = true,
             _ => {}
         }
         Ok(())
@@ -315,12 +321,12 @@ fn is_list_of_errors(body: &[u8]) -> bool {
 }
 
 /// The output that a member of a message may be.
-pub(super) fn carried_by(name: &[u8]) -> Carried {
+pub(super) fn carried_by(name: &[u8]) -> MemberOutput {
     match name {
         b"role" | b"name" | b"id" | b"type" | b"annotations" | b"provider_specific_fields" => {
-            Carried::Nothing
+            MemberOutput::Nothing
         }
-        _ => Carried::by(name, Carried::Text),
+        _ => MemberOutput::by(name, MemberOutput::Text),
     }
 }
 

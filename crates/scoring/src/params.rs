@@ -47,16 +47,17 @@ impl fmt::Display for ParamError {
 }
 
 /// The upper limit of a whole number, and the text that names the range in errors.
-pub(super) struct Limit {
+pub(super) struct UpperLimit {
     pub(super) most: u32,
     expected: &'static str,
 }
 
 /// The limit on tokens per block.
-pub(super) const BLOCK: Limit = Limit { most: 256, expected: "a whole number from 1 to 256" };
+pub(super) const BLOCK: UpperLimit =
+    UpperLimit { most: 256, expected: "a whole number from 1 to 256" };
 /// The limit on numbers of blocks.
-pub(super) const BLOCKS: Limit =
-    Limit { most: 1 << 24, expected: "a whole number from 1 to 16777216" };
+pub(super) const BLOCKS: UpperLimit =
+    UpperLimit { most: 1 << 24, expected: "a whole number from 1 to 16777216" };
 
 impl Params {
     /// Adds a parameter, or replaces it.
@@ -112,7 +113,7 @@ impl Params {
         &self,
         name: &'static str,
         default: u32,
-        Limit { most, expected }: Limit,
+        UpperLimit { most, expected }: UpperLimit,
     ) -> Result<u32, ParamError> {
         match self.0.get(name) {
             None => Ok(default),

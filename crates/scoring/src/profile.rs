@@ -56,14 +56,14 @@ const DECIDING_SHARE: f64 = 0.5;
 /// Weighted scorers and a picker.
 #[derive(Debug)]
 pub struct Profile {
-    scorers: Vec<Weighted>,
+    scorers: Vec<WeightedScorer>,
     picker: Picker,
     needs: Needs,
     decides_homes: bool,
 }
 
 #[derive(Debug)]
-struct Weighted {
+struct WeightedScorer {
     name: &'static str,
     scorer: Box<dyn Scorer>,
     /// Its share of the sum of all weights, which is 1.
@@ -131,12 +131,12 @@ impl Profile {
         // Divided by the largest first: the sum of very large weights would overflow.
         let sum: f64 = scorers.iter().map(|(.., weight)| weight / most).sum();
         let needs = scorers.iter().fold(Needs::NONE, |all, (_, one, _)| all.with(one.needs()));
-        let weighted = scorers.into_iter().map(|(name, scorer, weight)| Weighted {
+        let weighted = scorers.into_iter().map(|(name, scorer, weight)| WeightedScorer {
             name,
             scorer,
             weight: weight / most / sum,
         });
-        let scorers: Vec<Weighted> = weighted.collect();
+        let scorers: Vec<WeightedScorer> = weighted.collect();
         let of_homes = scorers.iter().filter(|one| one.scorer.needs().contains(Needs::HOMES));
         let decides_homes = of_homes.map(|one| one.weight).sum::<f64>() >= DECIDING_SHARE;
         Ok(Self { picker, needs, decides_homes, scorers })

@@ -9,7 +9,7 @@
 use penstock_config::{Config, Strategy};
 use penstock_scoring::ScorerSpec;
 
-use super::experiment::{Setting, Variant};
+use super::experiment::{Experiment, Variant};
 use super::stationarity::Trend;
 use super::summary::Stationarity;
 use super::workload::Workload;
@@ -42,7 +42,7 @@ pub struct Capacity {
 /// # Errors
 /// [`WorldError`] when the fleet cannot be built.
 pub fn capacity(
-    setting: &Setting,
+    setting: &Experiment,
     fleet: &Variant,
     workload: &Workload,
 ) -> Result<Option<Capacity>, WorldError> {
@@ -52,7 +52,7 @@ pub fn capacity(
     }
     let is_on_demand = setting.engines.iter().any(|engine| engine.on_demand.is_some());
     let fleet = Variant::new(fleet.name.clone(), unlimited(&fleet.config, is_on_demand));
-    let setting = Setting {
+    let setting = Experiment {
         workloads: Vec::new(),
         faults: Vec::new(),
         judges_sheds: false,
@@ -67,7 +67,7 @@ pub fn capacity(
 
 /// A search for the highest speed of a workload at which the fleet keeps up.
 struct CapacitySearch<'a> {
-    setting: &'a Setting,
+    setting: &'a Experiment,
     fleet: &'a Variant,
     workload: Workload,
     /// The highest speed at which the fleet keeps up.
@@ -82,7 +82,7 @@ struct CapacitySearch<'a> {
 }
 
 impl<'a> CapacitySearch<'a> {
-    fn new(setting: &'a Setting, fleet: &'a Variant, workload: Workload) -> Self {
+    fn new(setting: &'a Experiment, fleet: &'a Variant, workload: Workload) -> Self {
         let infinity = f64::INFINITY;
         Self {
             setting,

@@ -95,7 +95,7 @@ pub fn difference(
 
 /// The runs of an arm, and their figures without each [block of requests].
 ///
-/// [block of requests]: super::experiment::Setting::run_in_blocks
+/// [block of requests]: super::experiment::Experiment::run_in_blocks
 #[derive(Debug, Clone, Copy)]
 pub struct BlockedArm<'a> {
     pub runs: &'a [Summary],

@@ -32,7 +32,7 @@ pub struct Variant {
 
 /// The setting that all variants share.
 #[derive(Debug, Clone)]
-pub struct Setting {
+pub struct Experiment {
     /// One workload per seed.
     pub workloads: Vec<Workload>,
     /// The engines, in the order of the backends.
@@ -52,7 +52,7 @@ pub struct Setting {
     pub judges_sheds: bool,
 }
 
-impl Setting {
+impl Experiment {
     /// Runs a variant with the workload of one seed.
     ///
     /// # Errors

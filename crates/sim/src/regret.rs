@@ -2,7 +2,7 @@
 //! The run is repeated up to the decision and continued with each backend in turn until the request
 //! ends. Random numbers are the same, so all else is equal.
 
-use super::experiment::{Setting, Variant};
+use super::experiment::{Experiment, Variant};
 use super::summary::first_token;
 use super::world::{Examined, RequestResult, Status, WorldError};
 
@@ -58,7 +58,7 @@ pub fn sampled(requests: usize, count: usize) -> Vec<u32> {
 /// # Errors
 /// [`WorldError`] when the fleet cannot be built.
 pub fn examine(
-    setting: &Setting,
+    setting: &Experiment,
     variant: &Variant,
     request: u32,
 ) -> Result<Option<Decision>, WorldError> {

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::compare::{Aim, ComparisonVerdict, Difference, compare, difference};
 use super::engine::{EngineRow, EngineSpec, Slots, engine_rows};
-use super::experiment::{Setting, Variant};
+use super::experiment::{Experiment, Variant};
 use super::fit::{RunErrors, fit};
 use super::run::{RecordedRun, RunError, Timing, mark_unseen};
 use super::statistics::mean;
@@ -139,7 +139,7 @@ impl ReplayInput<'_> {
         let arm = |config: &Config, workload: &Workload| -> Result<Vec<Summary>, ReplayError> {
             let mut variant = Variant::new(String::new(), config.clone());
             variant.declare_models(workload);
-            let setting = Setting {
+            let setting = Experiment {
                 // The same arrivals in each: only chance differs between the runs.
                 workloads: vec![workload.clone(); SEEDS],
                 engines: variant

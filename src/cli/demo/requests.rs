@@ -39,7 +39,7 @@ enum BodyShape {
 
 /// A kind of request.
 #[derive(Debug, Clone, Copy)]
-struct Kind {
+struct RequestKind {
     /// The share of the kind in the load.
     weight: u32,
     path: &'static str,
@@ -51,7 +51,7 @@ struct Kind {
     leaves: bool,
 }
 
-const CHAT: Kind = Kind {
+const CHAT: RequestKind = RequestKind {
     weight: 12,
     path: "/v1/chat/completions",
     model: "llama3:8b",
@@ -61,12 +61,12 @@ const CHAT: Kind = Kind {
     leaves: false,
 };
 
-const KINDS: [Kind; 16] = [
+const KINDS: [RequestKind; 16] = [
     CHAT,
-    Kind { weight: 6, streams: false, ..CHAT },
-    Kind { weight: 2, leaves: true, ..CHAT },
-    Kind { weight: 5, model: "llava:13b", shape: BodyShape::Image, ..CHAT },
-    Kind {
+    RequestKind { weight: 6, streams: false, ..CHAT },
+    RequestKind { weight: 2, leaves: true, ..CHAT },
+    RequestKind { weight: 5, model: "llava:13b", shape: BodyShape::Image, ..CHAT },
+    RequestKind {
         weight: 6,
         model: "gpt-4",
         key: AGENTS.key,
@@ -74,10 +74,16 @@ const KINDS: [Kind; 16] = [
         streams: false,
         ..CHAT
     },
-    Kind { weight: 4, path: "/v1/messages", key: AGENTS.key, ..CHAT },
-    Kind { weight: 4, path: "/v1/responses", key: AGENTS.key, shape: BodyShape::Texts, ..CHAT },
-    Kind { weight: 5, path: "/api/chat", model: "qwen2.5:14b", ..CHAT },
-    Kind {
+    RequestKind { weight: 4, path: "/v1/messages", key: AGENTS.key, ..CHAT },
+    RequestKind {
+        weight: 4,
+        path: "/v1/responses",
+        key: AGENTS.key,
+        shape: BodyShape::Texts,
+        ..CHAT
+    },
+    RequestKind { weight: 5, path: "/api/chat", model: "qwen2.5:14b", ..CHAT },
+    RequestKind {
         weight: 4,
         path: "/api/generate",
         model: "llama3.2:3b",
@@ -85,7 +91,7 @@ const KINDS: [Kind; 16] = [
         shape: BodyShape::Prompt,
         ..CHAT
     },
-    Kind {
+    RequestKind {
         weight: 6,
         path: "/v1/embeddings",
         model: "nomic-embed-text",
@@ -94,7 +100,7 @@ const KINDS: [Kind; 16] = [
         streams: false,
         ..CHAT
     },
-    Kind {
+    RequestKind {
         weight: 3,
         path: "/api/embed",
         model: "nomic-embed-text",
@@ -105,11 +111,11 @@ const KINDS: [Kind; 16] = [
     },
     // These are refused: an unknown model, an image for a model without vision, invalid JSON, a key
     // that may not use the model, an unknown key.
-    Kind { weight: 1, model: "no-backend-serves-this", ..CHAT },
-    Kind { weight: 1, shape: BodyShape::Image, ..CHAT },
-    Kind { weight: 1, shape: BodyShape::Broken, ..CHAT },
-    Kind { weight: 1, key: SEARCH.key, ..CHAT },
-    Kind { weight: 1, key: "demo-unknown", ..CHAT },
+    RequestKind { weight: 1, model: "no-backend-serves-this", ..CHAT },
+    RequestKind { weight: 1, shape: BodyShape::Image, ..CHAT },
+    RequestKind { weight: 1, shape: BodyShape::Broken, ..CHAT },
+    RequestKind { weight: 1, key: SEARCH.key, ..CHAT },
+    RequestKind { weight: 1, key: "demo-unknown", ..CHAT },
 ];
 
 /// The system texts: long enough to fill blocks of the prefix index. Each conversation starts with
@@ -161,7 +167,7 @@ pub(super) fn draw(rng: &mut SmallRng) -> DemoRequest {
     DemoRequest { path: kind.path, key: kind.key, body, leaves: kind.leaves }
 }
 
-fn body(kind: &Kind, rng: &mut SmallRng) -> Value {
+fn body(kind: &RequestKind, rng: &mut SmallRng) -> Value {
     let pick = |texts: &[&'static str], rng: &mut SmallRng| {
         texts.get(rng.random_range(0..texts.len())).copied().unwrap_or_default()
     };

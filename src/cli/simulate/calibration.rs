@@ -24,7 +24,7 @@ use crate::cli::output::Output;
 const MAX_ERROR: f64 = 0.25;
 
 /// One figure, logged and simulated, in seconds.
-struct Figure {
+struct CalibrationFigure {
     name: &'static str,
     logged: f64,
     simulated: f64,
@@ -32,7 +32,7 @@ struct Figure {
     objective: Option<&'static str>,
 }
 
-impl Figure {
+impl CalibrationFigure {
     fn error(&self) -> f64 {
         if self.logged > 0.0 { self.simulated / self.logged - 1.0 } else { 0.0 }
     }
@@ -42,7 +42,7 @@ impl Figure {
 pub(super) struct Calibration {
     learned: Vec<LearnedEngine>,
     borrowed: Vec<BorrowedEngine>,
-    figures: Vec<Figure>,
+    figures: Vec<CalibrationFigure>,
 }
 
 /// A backend with too few streams, which gets the engine of another one.
@@ -179,9 +179,10 @@ pub(super) fn calibrate(
     let per_token = Percentiles::of(
         several.map(|one| (one.last_token - one.first_token) / gaps(one)).collect(),
     );
-    let figure = |name, logged, simulated| Figure { name, logged, simulated, objective: None };
+    let figure =
+        |name, logged, simulated| CalibrationFigure { name, logged, simulated, objective: None };
     // The tail of one day is chance: it is shown, and stops only advice about it.
-    let tail = |name, logged, simulated, objective| Figure {
+    let tail = |name, logged, simulated, objective| CalibrationFigure {
         objective: Some(objective),
         ..figure(name, logged, simulated)
     };
@@ -242,7 +243,7 @@ impl Calibration {
         }
         _ = writeln!(text, "\n{:<12} {:>10} {:>10} {:>9}", "", "logged", "simulated", "error");
         for figure in &self.figures {
-            let Figure { name, logged, simulated, .. } = figure;
+            let CalibrationFigure { name, logged, simulated, .. } = figure;
             let error = figure.error() * 100.0;
             let (logged, simulated) = (seconds(*logged), seconds(*simulated));
             _ = writeln!(text, "{name:<12} {logged:>10} {simulated:>10} {error:>+7.1} %");

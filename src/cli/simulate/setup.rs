@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use penstock_config::{Config, Environment, Resolve};
 use penstock_sim::capacity::{Capacity, capacity};
-use penstock_sim::experiment::{Setting, Variant};
+use penstock_sim::experiment::{Experiment, Variant};
 use penstock_sim::summary::Objective;
 use penstock_sim::workload::{Workload, presets};
 use penstock_sim::world::{Delays, Oracle};
@@ -20,7 +20,7 @@ use super::template::{DrawnWorkloads, MAX_LENGTHENING, Template, preset_names};
 const USUAL_BACKENDS: usize = 4;
 /// The inputs of a simulation.
 pub(super) struct SimulationPlan {
-    pub(super) setting: Setting,
+    pub(super) setting: Experiment,
     pub(super) variants: Vec<Variant>,
     pub(super) workload_name: String,
     pub(super) workload_hash: String,
@@ -144,7 +144,7 @@ impl SimulationPlan {
         let steady = template.steady(given, args, &drawn, MAX_LENGTHENING)?;
         let ChosenEngines { specs: engines, names: engine_names, choices } =
             ChosenEngines::of(args, &variants)?;
-        let setting = Setting {
+        let setting = Experiment {
             workloads,
             engines,
             balancers: args.balancers,

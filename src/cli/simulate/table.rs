@@ -235,8 +235,8 @@ fn by_priority(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
 
 /// Returns the rows of each budget.
 fn by_budget(arms: &[Arm<'_>]) -> Vec<(String, Vec<String>)> {
-    type Cell = fn(&BudgetResult) -> f64;
-    const CELLS: [(&str, Cell); 3] = [
+    type BudgetFigure = fn(&BudgetResult) -> f64;
+    const CELLS: [(&str, BudgetFigure); 3] = [
         ("spent", |one| one.spent.amount()),
         ("refused", |one| one.refused as f64),
         ("other model or zones", |one| one.changed as f64),

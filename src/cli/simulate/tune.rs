@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use penstock_sim::compare::{ComparisonVerdict, Doubt};
-use penstock_sim::experiment::{Setting, Variant};
+use penstock_sim::experiment::{Experiment, Variant};
 use penstock_sim::random::{Purpose, RandomStream};
 
 use super::advice::{Goal, Tried, Vote, WORLDS, render, to_json};
@@ -83,7 +83,7 @@ fn candidates(
 /// Runs every candidate with every seed.
 fn measure(
     args: &SimulateArgs,
-    setting: &Setting,
+    setting: &Experiment,
     tried: &mut [Tried],
     output: &mut Output,
 ) -> Result<(), SimulateError> {

@@ -37,7 +37,7 @@ impl TokenSums {
 }
 
 /// Tokens per backend and model.
-pub type Totals = BTreeMap<Pair, TokenSums>;
+pub type TokenTotals = BTreeMap<Pair, TokenSums>;
 
 /// The key of a row by day.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -139,7 +139,7 @@ impl Batch {
     }
 
     /// Adds the sums per backend and model to `totals`.
-    pub(super) fn add_to(&self, totals: &mut Totals) {
+    pub(super) fn add_to(&self, totals: &mut TokenTotals) {
         for ((_, pair), tokens) in &self.minutes {
             totals.entry(pair.clone()).or_default().add(*tokens);
         }
@@ -186,10 +186,10 @@ mod tests {
             batch.add_minute(minute, pair("m"), tokens(minute));
         }
         batch.add_minute(2, pair("n"), tokens(100));
-        let mut before = Totals::new();
+        let mut before = TokenTotals::new();
         batch.add_to(&mut before);
         assert_eq!(batch.shrink(3), 4);
-        let mut after = Totals::new();
+        let mut after = TokenTotals::new();
         batch.add_to(&mut after);
         assert_eq!(before, after);
         let left: Vec<(u64, u64)> =

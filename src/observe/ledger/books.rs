@@ -9,7 +9,7 @@ use penstock_core::admission::budgets::Spending;
 use penstock_core::fleet::Backend;
 use penstock_core::routing::Generation;
 
-use super::batch::{Batch, DayRow, LedgerAccount, Pair, TokenSums, Totals};
+use super::batch::{Batch, DayRow, LedgerAccount, Pair, TokenSums, TokenTotals};
 use super::cells::{CellKey, Cells, TwoMinutes};
 use super::counts::LedgerCounts;
 
@@ -44,7 +44,7 @@ pub(super) struct Books {
     seen: HashMap<CellKey, TwoMinutes>,
     pending: Batch,
     writing: Option<Arc<Batch>>,
-    stored: Totals,
+    stored: TokenTotals,
     directory: Directory,
     /// The number of rows merged into a later time.
     shrunk: u64,
@@ -117,7 +117,7 @@ impl Books {
     }
 
     /// Records that the batch is written; `stored` are the totals of the database.
-    pub(super) fn end_write(&mut self, stored: Totals) {
+    pub(super) fn end_write(&mut self, stored: TokenTotals) {
         self.writing = None;
         self.stored = stored;
     }
@@ -132,7 +132,7 @@ impl Books {
     }
 
     /// Returns the tokens per backend and model, written or not.
-    pub(super) fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> TokenTotals {
         let mut totals = self.stored.clone();
         self.pending.add_to(&mut totals);
         if let Some(batch) = &self.writing {
@@ -208,7 +208,7 @@ mod tests {
         books.collect(&cells, 100);
         books.abort_write();
         assert_eq!(books.pending.minutes.values().map(|tokens| tokens.input).sum::<u64>(), 3);
-        let mut stored = Totals::new();
+        let mut stored = TokenTotals::new();
         let merged = books.begin_write();
         assert_ne!(batch, merged);
         merged.add_to(&mut stored);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::counts::LedgerCounts;
-use crate::observe::names::{NameId, Names};
+use crate::observe::names::{BoundedNames, NameId};
 use crate::observe::series::SeriesMap;
 
 /// The backend, model and client key of a count.
@@ -70,17 +70,17 @@ impl CellCounters {
 }
 
 #[derive(Debug, Default)]
-struct Cell {
+struct LedgerCell {
     even: CellCounters,
     odd: CellCounters,
 }
 
 #[derive(Debug)]
 pub(super) struct Cells {
-    backends: Names,
-    models: Names,
-    keys: Names,
-    cells: SeriesMap<CellKey, Cell>,
+    backends: BoundedNames,
+    models: BoundedNames,
+    keys: BoundedNames,
+    cells: SeriesMap<CellKey, LedgerCell>,
     /// The maximum number of combinations with a separate cell.
     limit: usize,
     /// The number of requests counted as others because of the limit.
@@ -91,10 +91,10 @@ impl Cells {
     /// Creates cells for `limit` combinations; further ones share a model and a key named `other`.
     pub(super) fn new(limit: usize) -> Self {
         Self {
-            backends: Names::new(limit, "none"),
-            models: Names::new(limit, "unknown"),
+            backends: BoundedNames::new(limit, "none"),
+            models: BoundedNames::new(limit, "unknown"),
             // The empty name stands for requests without a key.
-            keys: Names::new(limit, ""),
+            keys: BoundedNames::new(limit, ""),
             cells: SeriesMap::default(),
             limit,
             overflowed: AtomicU64::new(0),
@@ -103,8 +103,8 @@ impl Cells {
 
     /// Counts a request that ended in `minute`, in minutes since 1970.
     pub(super) fn add(&self, labels: CountLabels<'_>, counts: &LedgerCounts, minute: u64) {
-        let id = |names: &Names, name: Option<&str>| {
-            name.map_or(Names::PLACEHOLDER, |name| names.id(name))
+        let id = |names: &BoundedNames, name: Option<&str>| {
+            name.map_or(BoundedNames::PLACEHOLDER, |name| names.id(name))
         };
         let mut key = CellKey {
             backend: self.backends.id(labels.backend),
@@ -114,7 +114,7 @@ impl Cells {
         // Threads that check at the same time may exceed the limit by a few cells.
         if self.cells.len() >= self.limit && !self.cells.contains(key) {
             self.overflowed.fetch_add(counts.requests, Ordering::Relaxed);
-            key = CellKey { model: Names::OTHER, key: Names::OTHER, ..key };
+            key = CellKey { model: BoundedNames::OTHER, key: BoundedNames::OTHER, ..key };
         }
         self.cells.with(key, Arc::default, |cell| {
             let counters = if minute.is_multiple_of(2) { &cell.even } else { &cell.odd };

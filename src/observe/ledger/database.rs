@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use penstock_core::admission::budgets::{Money, Spending};
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior, params};
 
-use super::batch::{Batch, Pair, TokenSums, Totals};
+use super::batch::{Batch, Pair, TokenSums, TokenTotals};
 use crate::sqlite::{FileKind, OpenFile, foreign_writes};
 
 pub use crate::sqlite::SqliteError as DatabaseError;
@@ -189,7 +189,7 @@ impl Database {
     }
 
     /// Adds the rows of a batch. Returns the totals of the database after it.
-    pub(super) fn add(&mut self, batch: &Batch) -> Result<Totals, DatabaseError> {
+    pub(super) fn add(&mut self, batch: &Batch) -> Result<TokenTotals, DatabaseError> {
         // Immediate: SQLite cannot wait for a lock that is taken later in the transaction.
         let transaction =
             self.connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
@@ -201,7 +201,7 @@ impl Database {
     }
 
     /// Returns the totals per backend and model.
-    pub(super) fn totals(&self) -> Result<Totals, DatabaseError> {
+    pub(super) fn totals(&self) -> Result<TokenTotals, DatabaseError> {
         totals(&self.connection)
     }
 
@@ -246,7 +246,7 @@ pub(super) fn spent_since(
 }
 
 fn add_rows(transaction: &Transaction<'_>, batch: &Batch) -> Result<(), DatabaseError> {
-    let mut sums = Totals::new();
+    let mut sums = TokenTotals::new();
     batch.add_to(&mut sums);
     let mut add_total = transaction.prepare(ADD_TOTAL)?;
     for (Pair { endpoint, model }, TokenSums { input, output }) in &sums {
@@ -278,7 +278,7 @@ fn add_rows(transaction: &Transaction<'_>, batch: &Batch) -> Result<(), Database
     Ok(())
 }
 
-fn totals(connection: &Connection) -> Result<Totals, DatabaseError> {
+fn totals(connection: &Connection) -> Result<TokenTotals, DatabaseError> {
     let mut select = connection
         .prepare("SELECT endpoint, model, input_tokens, output_tokens FROM token_counts")?;
     let rows = select.query_map([], |row| {

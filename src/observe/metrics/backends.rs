@@ -13,7 +13,7 @@ use prometheus::Histogram;
 
 use super::distribution::Distribution;
 use super::outcome::{OUTCOMES, OutcomeId};
-use crate::observe::names::{NameId, Names, OTHER};
+use crate::observe::names::{BoundedNames, NameId, OTHER};
 
 /// The number of columns: one per error code, and one for attempts without an error.
 const CODES: usize = ERROR_CODES.len() + 1;
@@ -42,7 +42,7 @@ impl BackendSeries {
         Self {
             label,
             name: match label {
-                Names::OTHER => OTHER.into(),
+                BoundedNames::OTHER => OTHER.into(),
                 _ => backend.state.name.clone(),
             },
             provider: backend.config.engine.provider(),
@@ -108,7 +108,7 @@ pub(super) struct Backends {
 impl Backends {
     /// Adds series for the backends of a topology. A backend that returns under its old name
     /// continues its old counters.
-    pub(super) fn learn(&self, topology: &Topology, names: &Names, kind: &Distribution) {
+    pub(super) fn learn(&self, topology: &Topology, names: &BoundedNames, kind: &Distribution) {
         let _one_writer = self.writer.lock();
         let mut table = SeriesTable::clone(&self.table.load());
         for backend in &topology.backends {

@@ -9,7 +9,7 @@ use prometheus::Histogram;
 
 use super::distribution::{Distributions, observe};
 use super::outcome::OutcomeId;
-use crate::observe::names::{NameId, Names};
+use crate::observe::names::{BoundedNames, NameId};
 use crate::observe::series::SeriesMap;
 
 /// The labels of a request.
@@ -107,7 +107,7 @@ impl RequestMetrics {
         let duration = DurationKey { model, backend, outcome };
         // The conventions for GenAI are about operations of a model: errors would distort the
         // times.
-        let is_response = backend != Names::PLACEHOLDER && outcome == OutcomeId::OK;
+        let is_response = backend != BoundedNames::PLACEHOLDER && outcome == OutcomeId::OK;
         let gen_ai = key.operation.filter(|_| is_response).map(|operation| {
             let operation = operation.row().gen_ai_name;
             let key = GenAiKey { operation, provider: provider.unwrap_or("unknown"), model };

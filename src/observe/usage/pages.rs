@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::UsageError;
-use crate::observe::ledger::{DailyGroups, Point, TokenSums, Totals};
+use crate::observe::ledger::{DailyGroups, Point, TokenSums, TokenTotals};
 
 /// The statistics of a cache: empty, since penstock stores no responses.
 pub(super) const CACHE_STATS: &[u8] =
@@ -30,7 +30,7 @@ struct UsagePage<'a> {
 }
 
 /// Requests in flight and tokens per backend and model; values of 0 are absent.
-pub(super) fn usage(generation: &Generation, totals: &Totals) -> Vec<u8> {
+pub(super) fn usage(generation: &Generation, totals: &TokenTotals) -> Vec<u8> {
     let fleet = generation.fleet.topology();
     let mut usage_counts = PerBackend::new();
     for row in fleet.models().iter().flat_map(|model| model.serving.iter()) {
@@ -55,7 +55,7 @@ fn in_flight(row: &Serving) -> u32 {
     row.model_state.load.in_flight()
 }
 
-pub(super) fn token_counts(totals: &Totals) -> Vec<u8> {
+pub(super) fn token_counts(totals: &TokenTotals) -> Vec<u8> {
     let row = |(pair, tokens): (&crate::observe::ledger::Pair, &TokenSums)| {
         json!({
             "endpoint": &*pair.endpoint,
@@ -90,7 +90,7 @@ struct PointPage<'a> {
 }
 
 /// `/api/stats`: the totals of a model, and its tokens over time, newest first.
-pub(super) fn stats(model: &str, totals: &Totals, series: &[Point]) -> Vec<u8> {
+pub(super) fn stats(model: &str, totals: &TokenTotals, series: &[Point]) -> Vec<u8> {
     let own: Vec<_> = totals.iter().filter(|(pair, _)| &*pair.model == model).collect();
     let sum = |part: fn(&TokenSums) -> u64| own.iter().map(|(_, tokens)| part(tokens)).sum();
     to_bytes(&StatsPage {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
 use penstock_core::admission::queue::{
-    Charge, Cost, EntryId, ModelQueue, Newcomer, Passed, QueueEnd, QueueFull, QueueRules, Turn,
+    Charge, Cost, EntryId, ModelQueue, Newcomer, PassedTurn, QueueEnd, QueueFull, QueueRules, Turn,
 };
 use penstock_core::fleet::{BackendSet, SharedBackend, Topology};
 
@@ -17,14 +17,14 @@ use crate::proxy::queue::QueueFigures;
 
 /// The queue of a model.
 pub(super) struct SharedQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// The number of requests that wait, in the queues of all models.
     waiting: Arc<AtomicUsize>,
     kept_alive: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     queue: ModelQueue,
     /// The backends whose capacity the queue watches; none while it is empty.
     watched: Vec<SharedBackend>,
@@ -82,7 +82,7 @@ impl SharedQueue {
     /// Changes the queue, and keeps the count of all queues and the watched backends in step.
     fn change<T>(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut QueueState,
         change: impl FnOnce(&mut ModelQueue) -> T,
     ) -> T {
         let before = state.queue.len();
@@ -102,7 +102,7 @@ impl SharedQueue {
         changed
     }
 
-    fn watch(self: &Arc<Self>, state: &mut State, backends: BackendSet, fleet: &Topology) {
+    fn watch(self: &Arc<Self>, state: &mut QueueState, backends: BackendSet, fleet: &Topology) {
         let mut waker = None;
         for backend in fleet.backends.iter().filter(|one| backends.contains(one.state.id)) {
             // No other backend has the id of a watched one.
@@ -134,7 +134,7 @@ impl QueuePlace {
 
     /// Waits on after a turn without room. `passed` names the awaited backends, which are of
     /// `fleet`.
-    pub(super) fn pass(&self, passed: Passed, fleet: &Topology) {
+    pub(super) fn pass(&self, passed: PassedTurn, fleet: &Topology) {
         let now = now();
         let mut state = self.queue.state.lock();
         self.queue.watch(&mut state, passed.backends, fleet);

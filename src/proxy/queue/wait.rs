@@ -9,7 +9,7 @@ use std::time::Duration;
 use penstock_api::ErrorCode;
 use penstock_api::units::Timestamp;
 use penstock_clock::now;
-use penstock_core::admission::queue::{Cost, Newcomer, Passed, QueueEnd, QueueRules, Turn};
+use penstock_core::admission::queue::{Cost, Newcomer, PassedTurn, QueueEnd, QueueRules, Turn};
 use penstock_core::fleet::{BackendSet, Topology, cooldown_time};
 use penstock_core::routing::{AwaitedRoom, RouteError, RouteInput};
 
@@ -87,18 +87,18 @@ pub(crate) fn has_others_waiting(flow: &Flow<'_>, request: &ScannedRequest) -> b
 }
 
 /// The model whose queue a request waits in, and the backends it waits for.
-fn awaited(view: RequestView<'_>) -> Option<(Box<str>, Passed)> {
+fn awaited(view: RequestView<'_>) -> Option<(Box<str>, PassedTurn)> {
     awaited_by(view, &route_input(view, &view.request.tried, None))
 }
 
-fn awaited_by(view: RequestView<'_>, input: &RouteInput<'_>) -> Option<(Box<str>, Passed)> {
+fn awaited_by(view: RequestView<'_>, input: &RouteInput<'_>) -> Option<(Box<str>, PassedTurn)> {
     let awaited = view.ctx.generation.router.awaited(input)?;
     let AwaitedRoom { model, backends, is_held_back } = awaited;
-    Some((model.into(), Passed { backends, is_held_back }))
+    Some((model.into(), PassedTurn { backends, is_held_back }))
 }
 
 /// The backends that a request waits for after a turn without room.
-fn awaited_after_turn(view: RequestView<'_>) -> Passed {
+fn awaited_after_turn(view: RequestView<'_>) -> PassedTurn {
     // Only with limits of work its prompt decides about them: hashing it costs something.
     let found = match view.ctx.generation.config.queue.max_backlog {
         Some(_) => with_prompt(view, |input| awaited_by(view, input)),
@@ -213,7 +213,7 @@ fn join(
     // Kept from the first wait: a refusal by an engine does not extend the timeout.
     let until = *flow.ctx.record.queue.until.get_or_insert(since.after(config.timeout));
     let until = until.min(request.must_end_by.unwrap_or(until));
-    let awaited = awaited(request.view(flow.ctx)).map(|(model, Passed { backends, .. })| {
+    let awaited = awaited(request.view(flow.ctx)).map(|(model, PassedTurn { backends, .. })| {
         let total = longest_total(&request.fleet, &model, &backends);
         let until = total.map_or(until, |limit| until.min(flow.ctx.arrived_at.after(limit)));
         (model, backends, until)

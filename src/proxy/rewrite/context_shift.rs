@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use penstock_core::fleet::{BackendSet, ContextLimit, Serving};
 use penstock_core::routing::{RouteError, RoutingDecision, scale_of};
-use penstock_dialect::Conversation;
+use penstock_dialect::ShiftConversation;
 
 use crate::proxy::flow::RequestContext;
 use crate::proxy::request::{RequestView, ScannedRequest};
@@ -128,7 +128,7 @@ fn shorten_by(
     let to_fit = ctx.generation.router.tokens_to_fit(&request.profile).0;
     let target = shift.known.target(rows(request.view(ctx)), &request.tried, estimated, to_fit)?;
     let body = request.body.as_ref()?;
-    let conversation = Conversation::read(request.profile.operation, &body.bytes)?;
+    let conversation = ShiftConversation::read(request.profile.operation, &body.bytes)?;
     let target = conversation.share(target, estimated);
     // Only after a refusal of the shorter conversation: dropping messages alone may be enough.
     let without_tools = shift.known.drops_tools && shift.refusals > 0;

@@ -10,7 +10,9 @@ use penstock_dialect::{ReplyContext, ResponseLimits};
 
 use crate::downstream::body::BodyClaim;
 use crate::proxy::attempt::Attempt;
-use crate::proxy::conversion::{Conversion, ConversionFailure, Converter, Terms, WayBack};
+use crate::proxy::conversion::{
+    Conversion, ConversionFailure, ConversionTerms, Converter, WayBack,
+};
 use crate::proxy::flow::Flow;
 use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::upstream::response_head::{BodyEnd, ResponseHead};
@@ -25,7 +27,7 @@ pub(super) fn convert(
     let from = request.profile.operation;
     let model = attempt.sent_model(request).into();
     let num_ctx = attempt.serving.num_ctx.map(|length| length.0);
-    let terms = Terms { target, engine: attempt.engine(), model, num_ctx };
+    let terms = ConversionTerms { target, engine: attempt.engine(), model, num_ctx };
     let conversion = match request.conversion.take() {
         // Kept from an earlier attempt.
         Some(kept) if kept.fits(&terms) => kept,

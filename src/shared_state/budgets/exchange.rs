@@ -49,7 +49,7 @@ pub(super) fn argument_list(
 
 type AccountName = (Arc<str>, Arc<str>);
 /// The calls that report to the server, by budget and subject.
-pub(super) type Calls = HashMap<AccountName, AccountCall>;
+pub(super) type AccountCalls = HashMap<AccountName, AccountCall>;
 
 /// A report to the server of one account.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl AccountCall {
     }
 
     /// Returns the call for an account among `calls`.
-    pub(super) fn of<'a>(calls: &'a mut Calls, terms: &SharedTerms) -> &'a mut Self {
+    pub(super) fn of<'a>(calls: &'a mut AccountCalls, terms: &SharedTerms) -> &'a mut Self {
         calls.entry(Self::key(terms)).or_insert_with(|| Self::empty(terms.clone()))
     }
 

@@ -9,7 +9,7 @@ use super::Soundness;
 use crate::sections::Config;
 use crate::sections::access_log::LogTarget;
 use crate::syntax::document::Node;
-use crate::syntax::errors::{ConfigError, Fault, Problem, UnusablePath};
+use crate::syntax::errors::{ConfigError, ConfigFault, Problem, UnusablePath};
 use crate::syntax::reader::Reader;
 
 impl Config {
@@ -24,9 +24,9 @@ impl Config {
                 true => Problem::NoFile { key, folder },
                 false => Problem::NoFolder { key, folder },
             };
-            Fault { place, problem }
+            ConfigFault { place, problem }
         };
-        let faults: Vec<Fault> = self.unusable_paths.iter().map(fault).collect();
+        let faults: Vec<ConfigFault> = self.unusable_paths.iter().map(fault).collect();
         match faults.is_empty() {
             true => Ok(()),
             false => Err(ConfigError::Invalid { faults, warnings: Vec::new() }),

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::syntax::document::{Content, Node};
-use crate::syntax::errors::{Fault, Problem};
+use crate::syntax::errors::{ConfigFault, Problem};
 use crate::syntax::source_place::SourcePlace;
 
 /// The positions of the errors found so far.
@@ -16,7 +16,7 @@ pub(crate) struct Soundness {
 
 impl Soundness {
     /// Records the positions of `faults`.
-    pub(crate) fn after(faults: &[Fault]) -> Self {
+    pub(crate) fn after(faults: &[ConfigFault]) -> Self {
         let mut found = Self::default();
         for fault in faults {
             let places = match fault.problem {

@@ -10,7 +10,7 @@ use penstock_predict::{EngineRow, engine_rows};
 
 use super::health::HealthConfig;
 use super::model::{ModelEntry, ModelItem, TierNumber};
-use super::name_sets::{Names, OperationNames};
+use super::name_sets::{NameList, OperationNames};
 use super::telemetry::BackendTelemetry;
 use super::timeouts::TimeoutOverrides;
 use crate::syntax::collections::{List, Maybe};
@@ -196,7 +196,7 @@ section! {
         pub models: Option<Vec<ModelEntry>> ["models" as Maybe<List<ModelItem>>] = None,
         /// The operations that it serves itself: of all models that do not list their own. Default:
         /// those of its engine.
-        pub operations: Option<Operations> ["operations" as Maybe<Names<OperationNames>>] = None,
+        pub operations: Option<Operations> ["operations" as Maybe<NameList<OperationNames>>] = None,
         /// Overrides of the global `health` section.
         pub health: HealthConfig = HealthConfig::default(),
         /// Overrides of the global `timeouts` section.

@@ -3,7 +3,7 @@
 use penstock_api::{Capabilities, Operations, Tier};
 use serde_json::json;
 
-use super::name_sets::{CapabilityNames, Names, OperationNames};
+use super::name_sets::{CapabilityNames, NameList, OperationNames};
 use super::price::Price;
 use super::timeouts::TimeoutOverrides;
 use crate::misplaced::other_words;
@@ -49,9 +49,10 @@ section! {
         /// The context length in tokens.
         pub context_length: Option<u32> ["context_length" as Maybe<AtLeastOne<u32>>] = None,
         /// Capabilities beyond text: vision, tools, json_mode; [] for none.
-        pub capabilities: Option<Capabilities> ["capabilities" as Maybe<Names<CapabilityNames>>] = None,
+        pub capabilities: Option<Capabilities> ["capabilities" as Maybe<NameList<CapabilityNames>>] =
+            None,
         /// Supported operations: chat, completions, embeddings and so on.
-        pub operations: Option<Operations> ["operations" as Maybe<Names<OperationNames>>] = None,
+        pub operations: Option<Operations> ["operations" as Maybe<NameList<OperationNames>>] = None,
         /// The price of its tokens on this backend. Default: that of `models.<id>.price`.
         pub price: Option<Price> ["price" as Maybe<Price>] = None,
         /// The quality of the model, from 1 to 5. Default: the backend's `tier`.

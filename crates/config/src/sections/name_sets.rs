@@ -79,9 +79,9 @@ impl NamedSet for OperationNames {
 }
 
 /// A list of names.
-pub(super) struct Names<S>(PhantomData<S>);
+pub(super) struct NameList<S>(PhantomData<S>);
 
-impl<S: NamedSet> Setting for Names<S> {
+impl<S: NamedSet> Setting for NameList<S> {
     type Value = S::Set;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<S::Set> {
@@ -111,7 +111,7 @@ impl<S: NamedSet> Setting for OneName<S> {
     }
 
     fn dump(value: &S::Set) -> Dump {
-        Names::<S>::dump(value)
+        NameList::<S>::dump(value)
     }
 
     fn shape() -> Shape {

@@ -9,7 +9,7 @@ use penstock_scoring::{Picker, Preset, SLO_SCORERS, ScorerSpec, Value};
 
 use super::aliases::{AliasTargets, SplitBy};
 use super::default_model::DefaultModel;
-use super::name_sets::{Names, RetryWithout};
+use super::name_sets::{NameList, RetryWithout};
 use super::retry_unanswered::RetryUnanswered;
 use super::scorers::{PickerSetting, PresetName, Scorers};
 use super::strategy::{Strategy, Weights};
@@ -108,7 +108,8 @@ section! {
         pub retry_5xx: bool = false,
         /// The capabilities that a request loses when the engine refuses it because its model lacks
         /// them: tools, vision (images). The request is then sent once more without.
-        pub retry_without: Capabilities ["retry_without" as Names<RetryWithout>] = Capabilities::NONE,
+        pub retry_without: Capabilities ["retry_without" as NameList<RetryWithout>] =
+            Capabilities::NONE,
         /// Share of healthy backends of a model below which its requests go to all of them, healthy
         /// or not; 0 is off.
         pub panic_threshold: f64 ["panic_threshold" as Share] = 0.0,

@@ -122,26 +122,26 @@ impl Setting for Cors {
     fn read(node: &Node, reader: &mut Reader) -> Option<Self> {
         match &node.content {
             Content::Scalar(text) if text.trim().eq_ignore_ascii_case("off") => Some(Self::Off),
-            _ => OneOrMore::<Checked<Origin>>::read(node, reader).map(Self::Origins),
+            _ => OneOrMore::<Checked<CorsOrigin>>::read(node, reader).map(Self::Origins),
         }
     }
 
     fn dump(value: &Self) -> Dump {
         match value {
             Self::Off => Dump::text("off"),
-            Self::Origins(origins) => OneOrMore::<Checked<Origin>>::dump(origins),
+            Self::Origins(origins) => OneOrMore::<Checked<CorsOrigin>>::dump(origins),
         }
     }
 
     fn shape() -> Shape {
-        OneOrMore::<Checked<Origin>>::shape().or_word("off")
+        OneOrMore::<Checked<CorsOrigin>>::shape().or_word("off")
     }
 }
 
 /// An origin as browsers send it, or `*`.
-struct Origin;
+struct CorsOrigin;
 
-impl TextRule for Origin {
+impl TextRule for CorsOrigin {
     const EXPECTED: &'static str = "off, \"*\" or origins such as https://chat.example.com";
 
     fn accepts(text: &str) -> bool {

@@ -36,7 +36,7 @@ section! {
         /// none: nothing is shared.
         pub redis: Option<RedisAddress> ["redis" as Or<Never, RedisAddress>] = None,
         /// The user, where the server has users.
-        pub username: String ["username" as Word] = String::new(),
+        pub username: String ["username" as AnyText] = String::new(),
         /// The password. `password_file` names a file with it.
         pub password: Option<Secret> ["password" as InlineSecret, "password_file" as SecretFile] =
             None,
@@ -157,9 +157,9 @@ impl Setting for RedisAddress {
 }
 
 /// A text that may be empty.
-struct Word;
+struct AnyText;
 
-impl Setting for Word {
+impl Setting for AnyText {
     type Value = String;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<String> {

@@ -127,7 +127,7 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPEATED },
         budget: serde_saphyr::budget! { max_depth: MAX_DEPTH },
     };
-    let origin = Origin { text, file };
+    let document = SourceText { text, file };
     let start = SourcePlace::File { file: Arc::clone(file), line: 1, column: 1 };
     // An empty document is an empty configuration, which has its own message.
     if text.trim_start_matches('\u{feff}').trim().is_empty() {
@@ -141,7 +141,7 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
     };
     match serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options) {
         Ok(raw) => {
-            let root = origin.resolve(raw);
+            let root = document.resolve(raw);
             let is_odd = matches!(root.content, Content::Scalar(_)) || has_comment_key(&root);
             is_odd.then(other_format).flatten().map_or(Ok(root), Err)
         }
@@ -149,7 +149,7 @@ pub(crate) fn parse_document(text: &str, file: &Arc<str>) -> Result<Node, Config
             if let Some(error) = other_format() {
                 return Err(error);
             }
-            let place = source.location().map_or(start, |location| origin.place(location));
+            let place = source.location().map_or(start, |location| document.place(location));
             let misled =
                 source.location().and_then(|at| cause_of(text, at.line(), at.column(), &source));
             let cause = misled.map(|misled| misled.cause);
@@ -175,12 +175,12 @@ pub(super) fn has_comment_key(node: &Node) -> bool {
     }
 }
 
-struct Origin<'a> {
+struct SourceText<'a> {
     text: &'a str,
     file: &'a Arc<str>,
 }
 
-impl Origin<'_> {
+impl SourceText<'_> {
     fn place(&self, location: Location) -> SourcePlace {
         SourcePlace::File {
             file: Arc::clone(self.file),

@@ -44,7 +44,7 @@ pub enum ConfigError {
     #[error("{}", join_lines(faults))]
     Invalid {
         /// Every error found, in the order of the file.
-        faults: Vec<Fault>,
+        faults: Vec<ConfigFault>,
         /// The warnings about the valid settings.
         warnings: Vec<ConfigWarning>,
     },
@@ -121,19 +121,19 @@ impl fmt::Display for Encoding {
     }
 }
 
-fn join_lines(faults: &[Fault]) -> String {
-    faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n")
+fn join_lines(faults: &[ConfigFault]) -> String {
+    faults.iter().map(ConfigFault::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// An error and its position.
 #[derive(Debug)]
-pub struct Fault {
+pub struct ConfigFault {
     /// The place of the error.
     pub place: SourcePlace,
     pub problem: Problem,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ConfigFault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}: {}", self.place, escape(&self.problem.to_string(), MAX_MESSAGE))
     }

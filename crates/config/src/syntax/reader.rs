@@ -3,14 +3,14 @@
 use std::path::{Path, PathBuf};
 
 use super::document::{Content, Node};
-use super::errors::{Fault, Problem};
+use super::errors::{ConfigFault, Problem};
 use super::source_place::SourcePlace;
 use super::suggest::nearest;
 use super::warnings::{ConfigWarning, Warning};
 
 /// The state of reading a document.
 pub(crate) struct Reader {
-    pub(crate) faults: Vec<Fault>,
+    pub(crate) faults: Vec<ConfigFault>,
     pub(crate) warnings: Vec<ConfigWarning>,
     base_dir: PathBuf,
     path: Vec<String>,
@@ -48,7 +48,7 @@ impl Reader {
 
     /// Records an error at `place`.
     pub(crate) fn fault(&mut self, place: &SourcePlace, problem: Problem) {
-        self.faults.push(Fault { place: place.clone(), problem });
+        self.faults.push(ConfigFault { place: place.clone(), problem });
     }
 
     /// Records a warning at `place`.

@@ -43,7 +43,7 @@ macro_rules! whole_number {
             }
         }
 
-        impl Whole for $number {
+        impl WholeNumber for $number {
             const MAX_VALUE: u64 = <$number>::MAX as u64;
         }
     )+};
@@ -51,12 +51,14 @@ macro_rules! whole_number {
 whole_number!(u16, u32, usize);
 
 /// An unsigned integer type.
-pub(crate) trait Whole: Setting<Value = Self> + FromStr + PartialOrd + From<u8> {
+pub(crate) trait WholeNumber:
+    Setting<Value = Self> + FromStr + PartialOrd + From<u8>
+{
     const MAX_VALUE: u64;
 }
 
 /// Reads a number of at least `least`. The message names the maximum only if the value exceeds it.
-fn read_whole<N: Whole>(node: &Node, reader: &mut Reader, least: u8) -> Option<N> {
+fn read_whole<N: WholeNumber>(node: &Node, reader: &mut Reader, least: u8) -> Option<N> {
     let expected = format!("a whole number, {least} or more");
     let text = reader.scalar(node, &expected)?;
     match text.parse::<N>() {
@@ -73,7 +75,7 @@ fn read_whole<N: Whole>(node: &Node, reader: &mut Reader, least: u8) -> Option<N
 /// A number that must not be 0.
 pub(crate) struct AtLeastOne<N>(std::marker::PhantomData<N>);
 
-impl<N: Whole> Setting for AtLeastOne<N> {
+impl<N: WholeNumber> Setting for AtLeastOne<N> {
     type Value = N;
 
     fn read(node: &Node, reader: &mut Reader) -> Option<N> {

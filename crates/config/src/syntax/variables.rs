@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::document::{Content, Node};
 use super::environment::Environment;
-use super::errors::{Fault, Problem};
+use super::errors::{ConfigFault, Problem};
 
 /// Expands the variables in every value below `node`, and adds their names to `mentioned`; keys are
 /// unchanged.
@@ -13,13 +13,13 @@ pub(crate) fn expand_variables(
     node: &mut Node,
     environment: &Environment,
     mentioned: &mut BTreeSet<String>,
-    faults: &mut Vec<Fault>,
+    faults: &mut Vec<ConfigFault>,
 ) {
     match &mut node.content {
         Content::Null => {}
         Content::Scalar(text) => match expand(text, environment, mentioned) {
             Ok(expanded) => *text = expanded,
-            Err(problem) => faults.push(Fault { place: node.place.clone(), problem }),
+            Err(problem) => faults.push(ConfigFault { place: node.place.clone(), problem }),
         },
         Content::List(items) => {
             for item in items {

@@ -21,7 +21,7 @@ pub use foreign::{LedgerSpending, SharedBalance};
 pub use money::Money;
 pub use report::BudgetReport;
 pub use shared::{AccountSpending, Proposal, SharedTerms};
-pub use terms::{RequestTerms, UNKNOWN_COST, highest_cost, is_counted};
+pub use terms::{BudgetTerms, UNKNOWN_COST, highest_cost, is_counted};
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ use crate::clients::ClientIdentity;
 use crate::fleet::Openings;
 use crate::routing::audit::BudgetVerdict;
 use account::Account;
-use period::Period;
+use period::{Period, PeriodSpan};
 
 /// The maximum number of accounts; further teams and keys share one for each budget.
 const MAX_ACCOUNTS: usize = 100_000;
@@ -137,14 +137,14 @@ impl Rule {
 }
 
 type AccountKey = (Arc<str>, Arc<str>);
-type SharedAccount = Arc<Mutex<Account>>;
+type LockedAccount = Arc<Mutex<Account>>;
 
 /// One account of a request.
 #[derive(Debug)]
 struct Held {
     rule: Arc<Rule>,
     subject: Arc<str>,
-    account: SharedAccount,
+    account: LockedAccount,
 }
 
 /// The money that a request has reserved; given back when it is dropped without being settled.
@@ -222,9 +222,9 @@ fn exceeded(held: &Held, account: &Account, estimate: Money, unix: u64) -> Box<E
 }
 
 /// A span for amounts of zero, which belong to no time.
-const NO_SPAN: period::Span = period::Span { part: 0, since: 0, until: 0 };
+const NO_SPAN: PeriodSpan = PeriodSpan { part: 0, since: 0, until: 0 };
 
-fn report(rule: &Rule, subject: &Arc<str>, account: &SharedAccount, unix: u64) -> BudgetReport {
+fn report(rule: &Rule, subject: &Arc<str>, account: &LockedAccount, unix: u64) -> BudgetReport {
     let span = rule.period.at(unix);
     let mut account = account.lock();
     account.advance(span);
@@ -243,7 +243,7 @@ fn report(rule: &Rule, subject: &Arc<str>, account: &SharedAccount, unix: u64) -
 #[derive(Debug, Default)]
 pub struct Budgets {
     rules: ArcSwap<Vec<Arc<Rule>>>,
-    accounts: RwLock<HashMap<AccountKey, SharedAccount>>,
+    accounts: RwLock<HashMap<AccountKey, LockedAccount>>,
 }
 
 impl Budgets {
@@ -337,7 +337,7 @@ impl Budgets {
         all
     }
 
-    fn account(&self, budget: &Arc<str>, subject: &str) -> (Arc<str>, SharedAccount) {
+    fn account(&self, budget: &Arc<str>, subject: &str) -> (Arc<str>, LockedAccount) {
         let subject: Arc<str> = subject.into();
         let key = (Arc::clone(budget), Arc::clone(&subject));
         if let Some(account) = self.accounts.read().get(&key) {

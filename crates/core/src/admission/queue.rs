@@ -48,7 +48,7 @@ pub struct Newcomer {
 
 /// The result of a turn in which a request found no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Passed {
+pub struct PassedTurn {
     /// The backends that can take it once they have room.
     pub backends: BackendSet,
     /// True if one of them has room that is kept for owners below their share.

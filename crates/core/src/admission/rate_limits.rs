@@ -9,7 +9,7 @@ mod addresses;
 mod leaky_bucket;
 mod permit;
 
-use account::Hold;
+use account::AccountHold;
 pub use account::LimitKind;
 pub use addresses::AddressKey;
 pub use permit::RatePermit;
@@ -23,8 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clients::is_token_client;
 use crate::fleet::Openings;
-use account::Account;
-use addresses::Addresses;
+use account::ClientAccount;
+use addresses::ClientAddresses;
 use penstock_api::KindCounters;
 use penstock_api::units::Timestamp;
 use penstock_config::{Config, RateLimits};
@@ -106,10 +106,10 @@ pub struct KeyUse {
 /// The usage of all clients. A reload changes limits and keeps the usage.
 #[derive(Debug)]
 pub struct RateLimiter {
-    keys: RwLock<HashMap<Arc<str>, Arc<Account>>>,
-    addresses: Addresses,
+    keys: RwLock<HashMap<Arc<str>, Arc<ClientAccount>>>,
+    addresses: ClientAddresses,
     /// The clients of tokens, whose number only their provider bounds.
-    tokens: Addresses,
+    tokens: ClientAddresses,
     refused_addresses: KindCounters<{ LimitKind::ALL.len() }>,
 }
 
@@ -118,8 +118,8 @@ impl RateLimiter {
     pub fn new(config: &Config) -> Self {
         let limiter = Self {
             keys: RwLock::default(),
-            addresses: Addresses::default(),
-            tokens: Addresses::default(),
+            addresses: ClientAddresses::default(),
+            tokens: ClientAddresses::default(),
             refused_addresses: KindCounters::default(),
         };
         limiter.adopt(config, std::iter::empty());
@@ -153,9 +153,9 @@ impl RateLimiter {
         tokens: u64,
         now: LimitTime,
     ) -> Result<RatePermit, Refusal> {
-        let key = caller.key.map(|(name, limits)| Hold::new(self.account(name), limits));
+        let key = caller.key.map(|(name, limits)| AccountHold::new(self.account(name), limits));
         let address = caller.address.map(|(address, limits)| {
-            Hold::new(self.addresses.account(address), limits).of_address()
+            AccountHold::new(self.addresses.account(address), limits).of_address()
         });
         let holds = [key, address];
         match take(&holds, tokens, now) {
@@ -190,7 +190,7 @@ impl RateLimiter {
         account.state.lock().openings(refusal, usual, now)
     }
 
-    fn count(&self, refusal: &Refusal, key: Option<&Hold>) {
+    fn count(&self, refusal: &Refusal, key: Option<&AccountHold>) {
         let counters = match key.filter(|_| !refusal.is_address) {
             Some(hold) => &hold.account.refused,
             None => &self.refused_addresses,
@@ -198,7 +198,7 @@ impl RateLimiter {
         counters.count(refusal.kind as usize);
     }
 
-    fn account(&self, name: &str) -> Arc<Account> {
+    fn account(&self, name: &str) -> Arc<ClientAccount> {
         if is_token_client(name) {
             return self.tokens.account(AddressKey::of_token_client(name));
         }
@@ -269,7 +269,11 @@ impl RateLimiter {
 }
 
 /// Takes the needs of a request from all accounts, or nothing. Returns the remaining limits.
-fn take(holds: &[Option<Hold>; 2], tokens: u64, now: LimitTime) -> Result<RateStatus, Refusal> {
+fn take(
+    holds: &[Option<AccountHold>; 2],
+    tokens: u64,
+    now: LimitTime,
+) -> Result<RateStatus, Refusal> {
     // Always the key before the address: two requests never wait for each other.
     let mut states = holds.each_ref().map(|hold| {
         let hold = hold.as_ref()?;

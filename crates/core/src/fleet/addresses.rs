@@ -11,19 +11,19 @@ use smallvec::SmallVec;
 /// The addresses of one backend, resolved in the background.
 #[derive(Debug, Default)]
 pub struct Addresses {
-    known: ArcSwapOption<Known>,
+    known: ArcSwapOption<ResolvedAddresses>,
     next: AtomicU32,
     epoch: AtomicU32,
 }
 
 #[derive(Debug)]
-struct Known {
+struct ResolvedAddresses {
     all: Box<[SocketAddr]>,
     /// One bit for each of the first 64 addresses: set if connecting failed since the resolution.
     failed: AtomicU64,
 }
 
-impl Known {
+impl ResolvedAddresses {
     fn has_failed(&self, index: usize) -> bool {
         index < 64 && self.failed.load(Ordering::Relaxed) >> index & 1 == 1
     }
@@ -38,7 +38,7 @@ impl Addresses {
             known.failed.store(0, Ordering::Relaxed);
             return false;
         }
-        let known = Known { all: all.into(), failed: AtomicU64::new(0) };
+        let known = ResolvedAddresses { all: all.into(), failed: AtomicU64::new(0) };
         self.known.store(Some(Arc::new(known)));
         // After the list: a reader that sees the new epoch finds the new addresses.
         self.epoch.fetch_add(1, Ordering::Release);

@@ -32,7 +32,7 @@ pub struct ExpectedResponse {
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct RequestSlot {
     /// The start of its request; 0 while it is free.
     sent_at: AtomicU64,
     expected_tokens: AtomicU32,
@@ -63,7 +63,7 @@ pub struct SlotId(u16);
 #[derive(Debug, Default)]
 pub struct DrainEstimate {
     /// Allocated for the first request: most backends of a large configuration may never see one.
-    slots: OnceCell<Box<[Slot]>>,
+    slots: OnceCell<Box<[RequestSlot]>>,
     next: AtomicU32,
 }
 
@@ -75,7 +75,7 @@ impl DrainEstimate {
         model: ModelTag,
         now: Timestamp,
     ) -> Option<SlotId> {
-        let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| Slot::default()).collect());
+        let slots = self.slots.get_or_init(|| (0..SLOTS).map(|_| RequestSlot::default()).collect());
         let first = self.next.fetch_add(1, Ordering::Relaxed) as usize;
         for offset in 0..SLOTS {
             let number = first.wrapping_add(offset) % SLOTS;
@@ -97,7 +97,7 @@ impl DrainEstimate {
         None
     }
 
-    fn slot(&self, id: SlotId) -> Option<&Slot> {
+    fn slot(&self, id: SlotId) -> Option<&RequestSlot> {
         self.slots.get()?.get(usize::from(id.0))
     }
 
@@ -134,7 +134,7 @@ impl DrainEstimate {
     }
 }
 
-impl Slot {
+impl RequestSlot {
     fn time_left(&self, now: Timestamp) -> Option<Duration> {
         let sent_at = self.sent_at.load(Ordering::Acquire);
         if sent_at == 0 {

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use penstock_api::units::Timestamp;
 
 use super::circuit_breaker::BreakerState;
-use super::fault_shares::{Changes, FaultShares, Sign, Terms};
+use super::fault_shares::{FaultShares, PauseChanges, Sign, Terms};
 use super::paused_backend::PausedBackend;
 
 /// The most clients of one model that are kept. Beyond it, the client with the oldest last fault is
@@ -60,7 +60,7 @@ impl Record {
         let released = names.map(|one| one.name.clone()).collect();
         self.publish(&before, shares, name, terms.config.window);
         let own = changes.paused.and_then(|_| self.of(sign.backend));
-        let Changes { paused, released: serials } = changes;
+        let PauseChanges { paused, released: serials } = changes;
         Learned {
             paused: paused.zip(own),
             released,

@@ -85,14 +85,14 @@ pub(super) struct Terms<'a> {
 
 /// The changes caused by a sign.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Changes {
+pub(super) struct PauseChanges {
     /// The duration of the backend's pause, if it is paused.
     pub(super) paused: Option<Duration>,
     /// The backends that are released.
     pub(super) released: Vec<u64>,
 }
 
-impl Changes {
+impl PauseChanges {
     pub(super) fn is_empty(&self) -> bool {
         self.paused.is_none() && self.released.is_empty()
     }
@@ -107,7 +107,7 @@ pub(super) struct Pause {
 
 /// Responses of one backend.
 #[derive(Debug)]
-struct Row {
+struct BackendCounts {
     backend: u64,
     /// The counts of the window, weighted by age.
     good: f64,
@@ -128,16 +128,16 @@ struct Row {
 
 /// The responses of all backends of a model to the requests of one client, or of all clients.
 #[derive(Debug, Default)]
-pub(super) struct FaultShares(Vec<Row>);
+pub(super) struct FaultShares(Vec<BackendCounts>);
 
 impl FaultShares {
     /// Counts a sign and applies the test.
-    pub(super) fn learn(&mut self, sign: &Sign, terms: Terms<'_>) -> Changes {
+    pub(super) fn learn(&mut self, sign: &Sign, terms: Terms<'_>) -> PauseChanges {
         let window = terms.config.window;
         let index = self.index_of(sign, window);
-        let Some(row) = self.0.get_mut(index) else { return Changes::default() };
+        let Some(row) = self.0.get_mut(index) else { return PauseChanges::default() };
         row.count(sign, window);
-        let mut changes = Changes::default();
+        let mut changes = PauseChanges::default();
         if sign.is_fault {
             self.judge(index, sign, terms, &mut changes);
             self.release_others(sign, terms, &mut changes);
@@ -151,7 +151,7 @@ impl FaultShares {
     }
 
     /// Judges a backend after a fault.
-    fn judge(&mut self, index: usize, sign: &Sign, terms: Terms<'_>, changes: &mut Changes) {
+    fn judge(&mut self, index: usize, sign: &Sign, terms: Terms<'_>, changes: &mut PauseChanges) {
         let others = self.share_of_others(sign.backend, sign.at, terms);
         let needed = self.needed(sign, terms);
         let Some(row) = self.0.get_mut(index) else { return };
@@ -171,8 +171,8 @@ impl FaultShares {
     }
 
     /// Ends the pauses that the evidence no longer supports after a fault of another backend.
-    fn release_others(&mut self, sign: &Sign, terms: Terms<'_>, changes: &mut Changes) {
-        let others = |row: &&Row| row.pause.is_some() && row.backend != sign.backend;
+    fn release_others(&mut self, sign: &Sign, terms: Terms<'_>, changes: &mut PauseChanges) {
+        let others = |row: &&BackendCounts| row.pause.is_some() && row.backend != sign.backend;
         let paused: Vec<u64> = self.0.iter().filter(others).map(|row| row.backend).collect();
         for backend in paused {
             let others = self.share_of_others(backend, sign.at, terms);
@@ -187,8 +187,9 @@ impl FaultShares {
 
     /// The evidence needed to pause one more backend; `None` for the last one.
     fn needed(&self, sign: &Sign, terms: Terms<'_>) -> Option<f64> {
-        let is_paused =
-            |row: &&Row| row.backend != sign.backend && row.is_paused(sign.at, terms.config.window);
+        let is_paused = |row: &&BackendCounts| {
+            row.backend != sign.backend && row.is_paused(sign.at, terms.config.window)
+        };
         let paused = self.0.iter().filter(is_paused).count();
         let all = terms.backends.len();
         match paused + 1 {
@@ -236,13 +237,13 @@ impl FaultShares {
             self.0.retain(|row| {
                 sign.at.since(row.counted_at) <= window || row.is_paused(sign.at, window)
             });
-            self.0.push(Row::new(sign));
+            self.0.push(BackendCounts::new(sign));
             self.0.len() - 1
         })
     }
 }
 
-impl Row {
+impl BackendCounts {
     fn new(sign: &Sign) -> Self {
         Self {
             backend: sign.backend,

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use ahash::HashMap;
-use penstock_predict::{EngineLoad, Work};
+use penstock_predict::{EngineLoad, PromptWork};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -100,7 +100,7 @@ impl ModelLoad {
         let number = |value: u64, max: u64| value.min(max) as f64;
         EngineLoad {
             waiting_count: number(self.waiting, MAX_REQUESTS),
-            prompt_work: Work {
+            prompt_work: PromptWork {
                 tokens: number(self.prompt_tokens, MAX_TOKENS),
                 time_us: number(self.work, MAX_WORK_US),
             },

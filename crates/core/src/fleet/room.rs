@@ -19,13 +19,13 @@ use super::serving::Serving;
 const UNKNOWN_PROBE: Duration = Duration::from_secs(1);
 
 /// The limit that leaves the least room for a request.
-struct Limit {
+struct TightestLimit {
     limit: u32,
     in_flight: u32,
     is_of_model: bool,
 }
 
-impl Limit {
+impl TightestLimit {
     fn room(&self) -> u32 {
         self.limit.saturating_sub(self.in_flight)
     }
@@ -119,12 +119,12 @@ impl Serving {
         all.filter(move |one| !is_of_model || one.model == tag)
     }
 
-    fn tightest_limit(&self) -> Option<Limit> {
+    fn tightest_limit(&self) -> Option<TightestLimit> {
         let (load, model) = (&self.state.load, &self.model_state.load);
         let limits =
             [(load, self.max_in_flight, false), (model, self.max_in_flight_of_model, true)];
         let limits = limits.into_iter().filter(|(_, limit, _)| *limit != u32::MAX);
-        let limits = limits.map(|(load, limit, is_of_model)| Limit {
+        let limits = limits.map(|(load, limit, is_of_model)| TightestLimit {
             limit: load.own_limit(limit),
             in_flight: load.in_flight(),
             is_of_model,

@@ -27,7 +27,7 @@ const SECOND_BITS: u32 = u64::BITS - TAG_BITS - BACKEND_BITS;
 
 #[derive(Debug, Default)]
 pub struct SessionHomes {
-    table: ArcSwap<Table>,
+    table: ArcSwap<HomeTable>,
     evicted: AtomicU64,
 }
 
@@ -44,20 +44,20 @@ pub struct KeptHome(
 );
 
 #[derive(Debug, Default)]
-struct Table {
+struct HomeTable {
     slots: Box<[AtomicU64]>,
 }
 
 /// A session in its slot, as one word; 0 is an empty slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Entry {
+struct HomeEntry {
     tag: u64,
     backend: BackendId,
     /// The second in which its home served it last; wraps around after 194 days.
     seconds: u64,
 }
 
-impl Entry {
+impl HomeEntry {
     fn of(word: u64) -> Option<Self> {
         let backend = (word >> SECOND_BITS) & ((1 << BACKEND_BITS) - 1);
         let backend = u16::try_from(backend).ok()?.checked_sub(1)?;
@@ -87,7 +87,7 @@ fn tag_of(session: u64) -> u64 {
     session >> (u64::BITS - TAG_BITS)
 }
 
-impl Table {
+impl HomeTable {
     fn of(limit: usize) -> Self {
         let count = limit.div_ceil(WAYS) * WAYS;
         Self { slots: (0..count).map(|_| AtomicU64::new(0)).collect() }
@@ -107,10 +107,10 @@ impl Table {
         self.slots.get(bucket * WAYS..(bucket + 1) * WAYS).unwrap_or_default()
     }
 
-    fn find(&self, session: u64, now: Timestamp) -> Option<(&AtomicU64, Entry)> {
+    fn find(&self, session: u64, now: Timestamp) -> Option<(&AtomicU64, HomeEntry)> {
         let entries = self.bucket(session).iter().filter_map(|slot| {
             // One word is a whole entry, so no reader sees half of one.
-            let entry = Entry::of(slot.load(Ordering::Relaxed))?;
+            let entry = HomeEntry::of(slot.load(Ordering::Relaxed))?;
             Some((slot, entry))
         });
         let mut own = entries.filter(|(_, entry)| entry.tag == tag_of(session));
@@ -139,7 +139,7 @@ impl SessionHomes {
         now: Timestamp,
     ) {
         let table = self.table_of(limit);
-        let entry = Entry { tag: tag_of(session.own), backend, seconds: seconds_of(now) };
+        let entry = HomeEntry { tag: tag_of(session.own), backend, seconds: seconds_of(now) };
         if let Some((slot, home)) = table.find(session.own, now) {
             let stays =
                 home.backend != backend && (home.age(now) < MAX_AWAY || is_other(home.backend));
@@ -152,7 +152,8 @@ impl SessionHomes {
         }
         let age = |slot: &&AtomicU64| {
             // An empty slot is the oldest of all.
-            Entry::of(slot.load(Ordering::Relaxed)).map_or(Duration::MAX, |entry| entry.age(now))
+            HomeEntry::of(slot.load(Ordering::Relaxed))
+                .map_or(Duration::MAX, |entry| entry.age(now))
         };
         let Some(oldest) = table.bucket(session.own).iter().max_by_key(age) else { return };
         // An expired entry is no loss, and is not counted as one.
@@ -163,12 +164,12 @@ impl SessionHomes {
     }
 
     /// Returns the table; an empty one if the limit has changed.
-    fn table_of(&self, limit: usize) -> Arc<Table> {
+    fn table_of(&self, limit: usize) -> Arc<HomeTable> {
         let table = self.table.load_full();
         if table.slots.len() == limit.div_ceil(WAYS) * WAYS {
             return table;
         }
-        let table = Arc::new(Table::of(limit));
+        let table = Arc::new(HomeTable::of(limit));
         // Of two requests that do so at once one loses its table, which costs preferences.
         self.table.store(Arc::clone(&table));
         table
@@ -183,7 +184,7 @@ impl SessionHomes {
     ) -> (usize, Vec<KeptHome>) {
         let table = self.table.load();
         let homes = (0_u32..).zip(&table.slots).filter_map(|(slot, word)| {
-            let entry = Entry::of(word.load(Ordering::Relaxed))?;
+            let entry = HomeEntry::of(word.load(Ordering::Relaxed))?;
             let idle = entry.age(now);
             let tag = u32::try_from(entry.tag).ok()?;
             let position = position(entry.backend).filter(|_| idle < MAX_IDLE)?;
@@ -210,7 +211,7 @@ impl SessionHomes {
             let (slot, backend) = (table.slots.get(*slot as usize)?, backend(*position)?);
             let seconds = seconds_of(now).wrapping_sub(*idle) & ((1 << SECOND_BITS) - 1);
             let tag = u64::from(*tag) & ((1 << TAG_BITS) - 1);
-            slot.store(Entry { tag, backend, seconds }.to_word(), Ordering::Relaxed);
+            slot.store(HomeEntry { tag, backend, seconds }.to_word(), Ordering::Relaxed);
             Some(())
         });
         restored.count()
@@ -328,8 +329,8 @@ mod tests {
     proptest! {
         #[test]
         fn entries_keep_what_they_are_made_of(tag in 0_u64..1 << TAG_BITS, backend in 0..u16::MAX, seconds in 0_u64..1 << SECOND_BITS) {
-            let entry = Entry { tag, backend: BackendId(backend), seconds };
-            prop_assert_eq!(Entry::of(entry.to_word()), Some(entry));
+            let entry = HomeEntry { tag, backend: BackendId(backend), seconds };
+            prop_assert_eq!(HomeEntry::of(entry.to_word()), Some(entry));
         }
     }
 }

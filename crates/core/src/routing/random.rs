@@ -56,13 +56,13 @@ impl RandomSource for Peek<'_> {
 
 /// The source of decisions about recorded readings: the turn is given.
 #[derive(Debug)]
-pub struct Replay<'a> {
+pub struct ReplaySource<'a> {
     pub turn: u64,
     /// A generator with the seed of the recorded decision.
     pub rng: &'a mut SmallRng,
 }
 
-impl RandomSource for Replay<'_> {
+impl RandomSource for ReplaySource<'_> {
     fn turn(&mut self, _model: ModelId) -> u64 {
         self.turn
     }

@@ -6,15 +6,20 @@ use penstock_scoring::{Adapter, Candidate, Needs, RequestFeatures};
 
 use super::RouteInput;
 use super::prediction::PredictedRequest;
-use super::scratch::Readings;
+use super::scratch::CandidateReadings;
 use super::strategies::{Placement, smart};
 use crate::fleet::{Model, Serving, Standing};
 use crate::prefix::{Chain, ModelIndex, SLOTS, Slot};
 
 /// Reads the candidates in `readings.rows`, as far as `needs` requires. Allocates only if there are
 /// more candidates than ever before.
-pub(super) fn gather(input: &RouteInput<'_>, model: &Model, needs: Needs, readings: &mut Readings) {
-    let Readings { rows, candidates, .. } = readings;
+pub(super) fn gather(
+    input: &RouteInput<'_>,
+    model: &Model,
+    needs: Needs,
+    readings: &mut CandidateReadings,
+) {
+    let CandidateReadings { rows, candidates, .. } = readings;
     let prompt_blocks = input.prompt.map_or(0, Chain::blocks);
     // Filled in place: moving a candidate costs more than reading it.
     candidates.resize(rows.len(), Candidate::default());

@@ -116,7 +116,7 @@ impl<'a> Hops<'a> {
 }
 
 /// The next part of the way from a name.
-enum Step<'a> {
+enum AliasStep<'a> {
     /// The names that exact aliases lead over.
     Exact(&'a [Box<str>]),
     /// A split or a pattern.
@@ -181,8 +181,8 @@ impl Names {
         let mut name = name;
         for _ in 0..ALIAS_HOPS {
             let hops = match self.step(name, fleet)? {
-                Step::Exact(hops) => hops,
-                Step::Other(alias) => match &*alias.branches {
+                AliasStep::Exact(hops) => hops,
+                AliasStep::Other(alias) => match &*alias.branches {
                     [one] => &one.hops,
                     _ => return Some(alias.to_split()),
                 },
@@ -203,8 +203,10 @@ impl Names {
         let (mut way, mut left, mut name) = (Hops::default(), ALIAS_HOPS, name);
         for part in &mut way.parts {
             let hops = match self.step(name, fleet) {
-                Some(Step::Exact(hops)) => hops,
-                Some(Step::Other(alias)) => alias.branch(point).map_or(&[][..], |one| &one.hops),
+                Some(AliasStep::Exact(hops)) => hops,
+                Some(AliasStep::Other(alias)) => {
+                    alias.branch(point).map_or(&[][..], |one| &one.hops)
+                }
                 None => break,
             };
             let hops = hops.get(..left).unwrap_or(hops);
@@ -218,10 +220,10 @@ impl Names {
         way
     }
 
-    fn step(&self, name: &str, fleet: &Topology) -> Option<Step<'_>> {
+    fn step(&self, name: &str, fleet: &Topology) -> Option<AliasStep<'_>> {
         match self.aliases.get(name) {
-            Some(hops) => Some(Step::Exact(hops)),
-            None => self.split_or_pattern(name, fleet).map(Step::Other),
+            Some(hops) => Some(AliasStep::Exact(hops)),
+            None => self.split_or_pattern(name, fleet).map(AliasStep::Other),
         }
     }
 

@@ -9,12 +9,12 @@ use rand::Rng;
 pub struct Scratch {
     rows: Vec<u32>,
     keys: Vec<u64>,
-    pub(super) readings: Readings,
+    pub(super) readings: CandidateReadings,
 }
 
 /// The candidates with their readings and scores.
 #[derive(Debug, Default)]
-pub(super) struct Readings {
+pub(super) struct CandidateReadings {
     pub(super) rows: Vec<u32>,
     pub(super) candidates: Vec<Candidate>,
     pub(super) matrix: ScoreMatrix,
@@ -22,7 +22,7 @@ pub(super) struct Readings {
 
 impl Scratch {
     /// Returns space for up to `most` rows, and the readings.
-    pub(super) fn split(&mut self, most: usize) -> (Rows<'_>, &mut Readings) {
+    pub(super) fn split(&mut self, most: usize) -> (Rows<'_>, &mut CandidateReadings) {
         // Never shrinks: after the largest model of a fleet no decision allocates.
         if self.rows.len() < most {
             self.rows.resize(most, 0);
@@ -33,7 +33,7 @@ impl Scratch {
     }
 
     /// Returns space for a row per candidate, and the readings.
-    pub(super) fn split_for_readings(&mut self) -> (Rows<'_>, &mut Readings) {
+    pub(super) fn split_for_readings(&mut self) -> (Rows<'_>, &mut CandidateReadings) {
         self.split(self.readings.candidates.len())
     }
 }

@@ -21,7 +21,7 @@ pub(super) enum Author {
 
 /// The properties of a message that determine its author and its unit.
 #[derive(Debug)]
-pub(super) struct Item {
+pub(super) struct ShiftItem {
     author: Author,
     /// True if the model wrote it, in a turn of several items.
     is_output: bool,
@@ -38,7 +38,7 @@ pub(super) struct Item {
 /// The relevant members of messages in all dialects.
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Wire<'a> {
+struct WireMessage<'a> {
     role: Option<Text<'a>>,
     #[serde(rename = "type")]
     kind: Option<Text<'a>>,
@@ -63,12 +63,12 @@ fn owned(text: &Text<'_>) -> String {
     text.to_string()
 }
 
-impl Item {
+impl ShiftItem {
     pub(super) fn read(operation: Operation, raw: &RawValue) -> Option<Self> {
-        let wire: Wire<'_> = serde_json::from_str(raw.get()).ok()?;
+        let wire: WireMessage<'_> = serde_json::from_str(raw.get()).ok()?;
         let role = wire.role.as_deref().unwrap_or_default();
         let kind = wire.kind.as_deref().unwrap_or_default();
-        let mut item = Item {
+        let mut item = ShiftItem {
             author: match role {
                 "system" | "developer" => Author::System,
                 "user" => Author::User,
@@ -124,7 +124,7 @@ impl Item {
 
 /// Returns the author and the unit of each message. A unit is the first of the messages that stay
 /// or go together: a result with its call, and the items of one turn of the model.
-pub(super) fn units_of(items: &[Item]) -> Vec<(Author, usize)> {
+pub(super) fn units_of(items: &[ShiftItem]) -> Vec<(Author, usize)> {
     let mut units = Units::default();
     for (index, item) in items.iter().enumerate() {
         units.add(index, item, index.checked_sub(1).and_then(|before| items.get(before)));
@@ -145,7 +145,7 @@ struct Units<'i> {
 }
 
 impl<'i> Units<'i> {
-    fn add(&mut self, index: usize, item: &'i Item, before: Option<&Item>) {
+    fn add(&mut self, index: usize, item: &'i ShiftItem, before: Option<&ShiftItem>) {
         self.earlier.push(index);
         if item.is_result {
             // Results belong to their call's id, else to the last message that calls tools.

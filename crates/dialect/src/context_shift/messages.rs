@@ -6,7 +6,7 @@ use std::ops::Range;
 use penstock_api::Operation;
 use serde_json::value::RawValue;
 
-use super::items::{Author, Item, units_of};
+use super::items::{Author, ShiftItem, units_of};
 use super::{Shift, cut_items};
 use crate::json::Fields;
 
@@ -27,7 +27,7 @@ pub(crate) const TOOL_MEMBERS: &[&str] =
     &["tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"];
 
 #[derive(Debug)]
-struct Message {
+struct ShiftMessage {
     range: Range<usize>,
     tokens: usize,
     author: Author,
@@ -37,8 +37,8 @@ struct Message {
 
 /// A conversation as seen by a shift.
 #[derive(Debug)]
-pub struct Conversation {
-    messages: Vec<Message>,
+pub struct ShiftConversation {
+    messages: Vec<ShiftMessage>,
     /// The members of the body, from the start of their names to the end of their values, each with
     /// a flag that is set for members about tools.
     members: Vec<(bool, Range<usize>)>,
@@ -48,7 +48,7 @@ pub struct Conversation {
     tools: usize,
 }
 
-impl Conversation {
+impl ShiftConversation {
     /// Reads the body of a request. Returns `None` for operations without messages, for bodies that
     /// are not what their API describes, and for requests that forbid shortening (`truncate` or
     /// `shift` false, `truncation` disabled).
@@ -80,13 +80,14 @@ impl Conversation {
 
     fn read_list(&mut self, operation: Operation, body: &[u8], list: &RawValue) -> Option<()> {
         let items: Vec<&RawValue> = serde_json::from_str(list.get()).ok()?;
-        let read: Option<Vec<_>> = items.iter().map(|item| Item::read(operation, item)).collect();
+        let read: Option<Vec<_>> =
+            items.iter().map(|item| ShiftItem::read(operation, item)).collect();
         let units = units_of(&read?);
         // Of two lists with one name the last counts.
         self.messages.clear();
         for (raw, (author, unit)) in items.into_iter().zip(units) {
             let range = range_in(body, raw)?;
-            self.messages.push(Message { range, tokens: tokens_of(raw.get()), author, unit });
+            self.messages.push(ShiftMessage { range, tokens: tokens_of(raw.get()), author, unit });
         }
         Some(())
     }
@@ -171,19 +172,19 @@ impl Conversation {
     }
 
     /// Returns the turns of the conversation, with the units that may be dropped.
-    fn turns(&self, unit_stays: &[bool]) -> Vec<Turn> {
-        let mut turns: Vec<Turn> = Vec::new();
+    fn turns(&self, unit_stays: &[bool]) -> Vec<ShiftTurn> {
+        let mut turns: Vec<ShiftTurn> = Vec::new();
         for (index, message) in self.messages.iter().enumerate() {
             let stays = unit_stays.get(message.unit) != Some(&false);
             match message.author {
                 Author::System => {}
                 Author::User => {
                     let user = (!stays).then_some(message.unit);
-                    turns.push(Turn { user, ..Turn::default() });
+                    turns.push(ShiftTurn { user, ..ShiftTurn::default() });
                 }
                 Author::Other => {
                     if turns.is_empty() {
-                        turns.push(Turn::default());
+                        turns.push(ShiftTurn::default());
                     }
                     let Some(turn) = turns.last_mut() else { continue };
                     turn.stays |= stays;
@@ -233,7 +234,7 @@ impl Conversation {
 
 /// The words of the user and the messages after them.
 #[derive(Debug, Default)]
-struct Turn {
+struct ShiftTurn {
     /// The unit of the words, if it may be dropped.
     user: Option<usize>,
     /// The later units that may be dropped.
@@ -244,7 +245,7 @@ struct Turn {
 
 /// The state of dropping messages.
 struct Dropping<'c> {
-    messages: &'c [Message],
+    messages: &'c [ShiftMessage],
     /// The messages of each remaining unit, by the number of its first one.
     units: Vec<Vec<usize>>,
     is_dropped: Vec<bool>,

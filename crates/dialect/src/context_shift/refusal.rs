@@ -54,14 +54,14 @@ pub(crate) fn recognized_words(message: &str, body: &[u8]) -> Option<String> {
 /// llama.cpp's fields.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct Fields {
+struct LlamaFields {
     n_prompt_tokens: Option<u32>,
     n_ctx: Option<u32>,
 }
 
 #[derive(Deserialize)]
 struct Body {
-    error: Fields,
+    error: LlamaFields,
 }
 
 /// The phrases that identify a refusal, in lower case: first codes and types, then the texts of
@@ -102,66 +102,66 @@ enum Number {
 }
 
 /// The lower-case text around a number: before it, after it.
-struct Form(Number, &'static str, &'static str);
+struct NumberForm(Number, &'static str, &'static str);
 
 /// The texts of engines. The forms are independent of each other, so a sentence that an engine adds
 /// or drops does not hide the others.
-const FORMS: &[Form] = &[
+const FORMS: &[NumberForm] = &[
     // llama.cpp
-    Form(Number::Prompt, "request (", " tokens) exceeds"),
-    Form(Number::Limit, "available context size (", " tokens"),
+    NumberForm(Number::Prompt, "request (", " tokens) exceeds"),
+    NumberForm(Number::Limit, "available context size (", " tokens"),
     // vLLM and OpenAI
-    Form(Number::Limit, "maximum context length is ", " tokens"),
-    Form(Number::Limit, "context length is only ", " tokens"),
-    Form(Number::Limit, "maximum model length of ", ""),
-    Form(Number::Limit, "configured limit of ", " tokens"),
-    Form(Number::Prompt, "tokens (", " in the messages"),
-    Form(Number::Prompt, "resulted in ", " tokens"),
-    Form(Number::Prompt, "request has ", " input tokens"),
-    Form(Number::Prompt, "contains at least ", " input tokens"),
-    Form(Number::Prompt, "you passed ", " input tokens"),
-    Form(Number::Prompt, "prompt (length ", ")"),
-    Form(Number::Output, "in the messages, ", " in the completion"),
-    Form(Number::Output, "requested ", " output tokens"),
-    Form(Number::Output, "is too large: ", ". this model's"),
+    NumberForm(Number::Limit, "maximum context length is ", " tokens"),
+    NumberForm(Number::Limit, "context length is only ", " tokens"),
+    NumberForm(Number::Limit, "maximum model length of ", ""),
+    NumberForm(Number::Limit, "configured limit of ", " tokens"),
+    NumberForm(Number::Prompt, "tokens (", " in the messages"),
+    NumberForm(Number::Prompt, "resulted in ", " tokens"),
+    NumberForm(Number::Prompt, "request has ", " input tokens"),
+    NumberForm(Number::Prompt, "contains at least ", " input tokens"),
+    NumberForm(Number::Prompt, "you passed ", " input tokens"),
+    NumberForm(Number::Prompt, "prompt (length ", ")"),
+    NumberForm(Number::Output, "in the messages, ", " in the completion"),
+    NumberForm(Number::Output, "requested ", " output tokens"),
+    NumberForm(Number::Output, "is too large: ", ". this model's"),
     // SGLang
-    Form(Number::Limit, "context length (", " tokens"),
-    Form(Number::Limit, "maximum context length of ", " tokens"),
-    Form(Number::Prompt, "the input (", " tokens) is longer"),
-    Form(Number::Prompt, "tokens: ", " tokens from the input"),
-    Form(Number::Output, "messages and ", " tokens for the completion"),
+    NumberForm(Number::Limit, "context length (", " tokens"),
+    NumberForm(Number::Limit, "maximum context length of ", " tokens"),
+    NumberForm(Number::Prompt, "the input (", " tokens) is longer"),
+    NumberForm(Number::Prompt, "tokens: ", " tokens from the input"),
+    NumberForm(Number::Output, "messages and ", " tokens for the completion"),
     // Anthropic
-    Form(Number::Prompt, "prompt is too long: ", " tokens"),
-    Form(Number::Limit, " tokens > ", " maximum"),
-    Form(Number::Prompt, "context limit: ", " + "),
-    Form(Number::Output, " + ", " > "),
-    Form(Number::Limit, " > ", ", decrease"),
+    NumberForm(Number::Prompt, "prompt is too long: ", " tokens"),
+    NumberForm(Number::Limit, " tokens > ", " maximum"),
+    NumberForm(Number::Prompt, "context limit: ", " + "),
+    NumberForm(Number::Output, " + ", " > "),
+    NumberForm(Number::Limit, " > ", ", decrease"),
     // LM Studio, Mistral, Gemini, xAI
-    Form(Number::Limit, "context length of only ", " tokens"),
-    Form(Number::Prompt, "keep the first ", " tokens"),
-    Form(Number::Limit, "model with ", " maximum context"),
-    Form(Number::Prompt, "prompt contains ", " tokens"),
-    Form(Number::Limit, "tokens allowed (", ")"),
-    Form(Number::Prompt, "token count (", ")"),
-    Form(Number::Limit, "maximum prompt length is ", " but"),
-    Form(Number::Prompt, "request contains ", " tokens"),
+    NumberForm(Number::Limit, "context length of only ", " tokens"),
+    NumberForm(Number::Prompt, "keep the first ", " tokens"),
+    NumberForm(Number::Limit, "model with ", " maximum context"),
+    NumberForm(Number::Prompt, "prompt contains ", " tokens"),
+    NumberForm(Number::Limit, "tokens allowed (", ")"),
+    NumberForm(Number::Prompt, "token count (", ")"),
+    NumberForm(Number::Limit, "maximum prompt length is ", " but"),
+    NumberForm(Number::Prompt, "request contains ", " tokens"),
     // TGI, and TEI
-    Form(Number::Limit, "`max_new_tokens` must be <= ", ""),
-    Form(Number::Prompt, "given: ", " `inputs` tokens"),
-    Form(Number::Output, "`inputs` tokens and ", " `max_new_tokens`"),
-    Form(Number::Limit, "`inputs` must have less than ", " tokens"),
-    Form(Number::Prompt, " tokens. given: ", ""),
+    NumberForm(Number::Limit, "`max_new_tokens` must be <= ", ""),
+    NumberForm(Number::Prompt, "given: ", " `inputs` tokens"),
+    NumberForm(Number::Output, "`inputs` tokens and ", " `max_new_tokens`"),
+    NumberForm(Number::Limit, "`inputs` must have less than ", " tokens"),
+    NumberForm(Number::Prompt, " tokens. given: ", ""),
     // TensorRT-LLM, where the length may have a fraction
-    Form(Number::Prompt, "prompt length (", ""),
-    Form(Number::Output, " max_tokens (", ")"),
-    Form(Number::Limit, "exceed max_num_tokens (", ")"),
-    Form(Number::Limit, "exceed max_seq_len (", ")"),
-    Form(Number::Limit, "maximum input length (", ")"),
+    NumberForm(Number::Prompt, "prompt length (", ""),
+    NumberForm(Number::Output, " max_tokens (", ")"),
+    NumberForm(Number::Limit, "exceed max_num_tokens (", ")"),
+    NumberForm(Number::Limit, "exceed max_seq_len (", ")"),
+    NumberForm(Number::Limit, "maximum input length (", ")"),
     // Bedrock and Cohere
-    Form(Number::Limit, "max input tokens: ", ""),
-    Form(Number::Prompt, "input token count: ", ""),
-    Form(Number::Limit, "in the prompt cannot exceed ", ""),
-    Form(Number::Prompt, " - received ", ""),
+    NumberForm(Number::Limit, "max input tokens: ", ""),
+    NumberForm(Number::Prompt, "input token count: ", ""),
+    NumberForm(Number::Limit, "in the prompt cannot exceed ", ""),
+    NumberForm(Number::Prompt, " - received ", ""),
 ];
 
 /// Reads the body of an engine's error; returns `None` if it is about something else.
@@ -171,7 +171,7 @@ pub fn read_refusal(body: &[u8]) -> Option<ContextRefusal> {
 }
 
 /// Reads all words of an engine's error, and its numbers from `fields` if it has them.
-fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRefusal> {
+fn refusal_of(words: &str, fields: impl FnOnce() -> LlamaFields) -> Option<ContextRefusal> {
     let text = words.to_lowercase();
     let is_marked = MARKS.iter().any(|mark| text.contains(mark));
     if !is_marked {
@@ -180,7 +180,7 @@ fn refusal_of(words: &str, fields: impl FnOnce() -> Fields) -> Option<ContextRef
     let fields = fields();
     let mut refusal =
         ContextRefusal { prompt: fields.n_prompt_tokens, limit: fields.n_ctx, output: 0 };
-    for Form(number, before, after) in FORMS {
+    for NumberForm(number, before, after) in FORMS {
         // Fields come before prose, and an earlier form before later ones.
         let Some(value) = number_between(&text, before, after) else { continue };
         match number {

@@ -135,7 +135,7 @@ proptest! {
     ) {
         let list = messages(operation, &turns);
         let before = body(operation, &list, pretty);
-        let conversation = Conversation::read(operation, &before).unwrap();
+        let conversation = ShiftConversation::read(operation, &before).unwrap();
         let shift = conversation.shift(target, without_tools);
         prop_assert_eq!(&shift, &conversation.shift(target, without_tools), "deterministic");
         let Some(shift) = shift else { return Ok(()) };
@@ -168,16 +168,17 @@ proptest! {
             let first = kept.iter().find(|message| message["role"] != "system").unwrap();
             prop_assert!(is_words(first), "the first message is one of the user: {first}");
         }
-        let again = Conversation::read(operation, &after).unwrap();
+        let again = ShiftConversation::read(operation, &after).unwrap();
         prop_assert_eq!(again.shift(target, without_tools), None, "idempotent");
     }
 
     #[test]
     fn any_bytes_are_read_without_a_panic(bytes in vec(any::<u8>(), 0..200), text in "\\PC{0,100}") {
         for operation in [Chat, Messages, OllamaChat, Responses] {
-            let _ = Conversation::read(operation, &bytes).map(|read| read.shift(0, true));
+            let _ = ShiftConversation::read(operation, &bytes).map(|read| read.shift(0, true));
             let body = format!("{{\"messages\":[{text}],\"input\":[{{\"role\":\"user\",\"content\":{text:?}}}]}}");
-            let _ = Conversation::read(operation, body.as_bytes()).map(|read| read.shift(0, true));
+            let read = ShiftConversation::read(operation, body.as_bytes());
+            let _ = read.map(|read| read.shift(0, true));
         }
         let _ = read_refusal(&bytes);
     }
@@ -187,7 +188,7 @@ proptest! {
 fn no_more_is_dropped_than_the_target_needs() {
     let turns: Vec<_> = (0..40).map(|_| (Turn::User, 100)).collect();
     let before = body(Chat, &messages(Chat, &turns), false);
-    let conversation = Conversation::read(Chat, &before).unwrap();
+    let conversation = ShiftConversation::read(Chat, &before).unwrap();
     let all = conversation.tokens();
     let shift = conversation.shift(all / 2, false).unwrap();
     assert!(
@@ -204,7 +205,7 @@ fn long_agent_loops_lose_their_oldest_rounds() {
     for operation in [Chat, Messages, OllamaChat, Responses] {
         let list = messages(operation, &turns);
         let before = body(operation, &list, true);
-        let conversation = Conversation::read(operation, &before).unwrap();
+        let conversation = ShiftConversation::read(operation, &before).unwrap();
         let shift = conversation.shift(conversation.tokens() / 2, false).unwrap();
         let kept = list_of(operation, &shift.apply(&before));
         let first = kept.iter().find(|message| message["role"] != "system").unwrap();
@@ -220,7 +221,7 @@ fn encoded_files_count_as_files() {
         json!({"role": "user", "content": [{"type": "image_url", "image_url": {"url": image}}]}),
         json!({"role": "user", "content": "and now"}),
     ];
-    let conversation = Conversation::read(Chat, &body(Chat, &list, false)).unwrap().tokens();
+    let conversation = ShiftConversation::read(Chat, &body(Chat, &list, false)).unwrap().tokens();
     assert!((700..900).contains(&conversation), "{conversation}");
 }
 
@@ -234,11 +235,11 @@ fn requests_that_forbid_it_are_not_shortened() {
         let item = r#"{"role":"user","content":"x"}"#;
         let list = field(operation);
         let allowed = format!(r#"{{"{list}":[{item},{item}]}}"#);
-        assert!(Conversation::read(operation, allowed.as_bytes()).is_some());
+        assert!(ShiftConversation::read(operation, allowed.as_bytes()).is_some());
         let forbidden = format!(r#"{{{member},"{list}":[{item},{item}]}}"#);
-        assert!(Conversation::read(operation, forbidden.as_bytes()).is_none(), "{member}");
+        assert!(ShiftConversation::read(operation, forbidden.as_bytes()).is_none(), "{member}");
     }
-    assert!(Conversation::read(Operation::Embeddings, b"{\"input\":[]}").is_none());
+    assert!(ShiftConversation::read(Operation::Embeddings, b"{\"input\":[]}").is_none());
 }
 
 /// A strategy for turns: a user's words, then tool calls or words of the model, all of similar
@@ -261,10 +262,10 @@ proptest! {
     ) {
         let list = messages(operation, &turns);
         let before = body(operation, &list, false);
-        let conversation = Conversation::read(operation, &before).unwrap();
+        let conversation = ShiftConversation::read(operation, &before).unwrap();
         let target = conversation.tokens() * share / 10;
         let Some(shift) = conversation.shift(target, false) else { return Ok(()) };
-        let kept = Conversation::read(operation, &shift.apply(&before)).unwrap();
+        let kept = ShiftConversation::read(operation, &shift.apply(&before)).unwrap();
         // A unit, a call and its result, may be larger than a quarter by itself.
         let largest = 2 * 60 * 4;
         if target / 4 > largest {
@@ -281,11 +282,11 @@ fn long_turn_loses_its_oldest_rounds_before_its_words() {
     for operation in [Chat, Messages, OllamaChat, Responses] {
         let list = messages(operation, &turns);
         let before = body(operation, &list, false);
-        let conversation = Conversation::read(operation, &before).unwrap();
+        let conversation = ShiftConversation::read(operation, &before).unwrap();
         let target = conversation.tokens() * 3 / 4;
         let after = conversation.shift(target, false).unwrap().apply(&before);
         assert_eq!(list_of(operation, &after)[0], list[0], "{operation:?}: the task stays");
-        let kept = Conversation::read(operation, &after).unwrap().tokens();
+        let kept = ShiftConversation::read(operation, &after).unwrap().tokens();
         assert!(kept >= target * 3 / 4, "{operation:?}: {kept} of {target}");
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::json::{Fields, List, Object, Text, push_text};
+use crate::json::{Fields, JsonList, JsonObject, Text, push_text};
 
 /// The kinds of parts that are text.
 const TEXT_PARTS: &[&str] = &["text", "input_text"];
@@ -19,11 +19,16 @@ enum QueryPlace<'a> {
     /// The complete value is the query.
     Whole,
     /// The message with this index contains the query.
-    Message { list: Vec<&'a RawValue>, index: usize, message: Fields<'a>, content: Content<'a> },
+    Message {
+        list: Vec<&'a RawValue>,
+        index: usize,
+        message: Fields<'a>,
+        content: QueryContent<'a>,
+    },
 }
 
 #[derive(Debug)]
-enum Content<'a> {
+enum QueryContent<'a> {
     Text(String),
     Parts(Vec<Fields<'a>>),
 }
@@ -55,15 +60,15 @@ fn has_text(text: &str) -> bool {
 }
 
 /// Returns the content of a message of the user.
-fn user_content<'a>(message: &Fields<'a>) -> Option<Content<'a>> {
+fn user_content<'a>(message: &Fields<'a>) -> Option<QueryContent<'a>> {
     if text_member(message, "role")? != "user" {
         return None;
     }
     let (_, content) = message.iter().find(|(name, _)| *name == "content")?;
     if let Ok(text) = serde_json::from_str::<Text<'_>>(content.get()) {
-        return Some(Content::Text(text.to_string()));
+        return Some(QueryContent::Text(text.to_string()));
     }
-    serde_json::from_str(content.get()).ok().map(Content::Parts)
+    serde_json::from_str(content.get()).ok().map(QueryContent::Parts)
 }
 
 fn text_member(fields: &Fields<'_>, wanted: &str) -> Option<String> {
@@ -77,7 +82,7 @@ fn part_text(part: &Fields<'_>) -> Option<String> {
     TEXT_PARTS.contains(&&*kind).then(|| text_member(part, "text")).flatten()
 }
 
-impl Content<'_> {
+impl QueryContent<'_> {
     fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -89,7 +94,7 @@ impl Content<'_> {
     }
 
     /// Writes the message with `prompt` in place of its texts; images and results of tools stay.
-    fn write(&self, prompt: &str, message: &mut Object<'_>) {
+    fn write(&self, prompt: &str, message: &mut JsonObject<'_>) {
         let parts = match self {
             Self::Text(_) => return message.text("content", prompt),
             Self::Parts(parts) => parts,
@@ -120,7 +125,7 @@ impl Query<'_> {
         match &self.place {
             QueryPlace::Whole => push_text(&mut out, prompt),
             QueryPlace::Message { list, index, message, content } => {
-                let mut written = List::new(&mut out);
+                let mut written = JsonList::new(&mut out);
                 for (position, raw) in list.iter().enumerate() {
                     if position != *index {
                         written.raw(raw.get());

@@ -7,7 +7,9 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::openai_fields;
-use crate::conversation::{Conversation, Effort, Format, KeepAlive, Logprobs, Sampling, Thinking};
+use crate::conversation::{
+    Conversation, Effort, Format, Logprobs, ModelKeepAlive, Sampling, Thinking,
+};
 use crate::error::ConvertError;
 use crate::json::{Fields, read_value};
 
@@ -105,25 +107,25 @@ fn read_think(raw: &RawValue) -> Result<Thinking, ConvertError> {
 const KEEP_ALIVE: &str = "a number of seconds, or a duration such as 5m";
 
 /// Reads a number of seconds, or a duration in Go's notation; a negative one means forever.
-pub(crate) fn read_keep_alive(raw: &RawValue) -> Result<KeepAlive, ConvertError> {
+pub(crate) fn read_keep_alive(raw: &RawValue) -> Result<ModelKeepAlive, ConvertError> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Form {
+    enum KeepAliveValue {
         Number(f64),
         Text(String),
     }
     let invalid = ConvertError::Invalid { field: "keep_alive", expected: KEEP_ALIVE };
     let seconds = match read_value(raw, "keep_alive", KEEP_ALIVE)? {
-        Form::Number(seconds) => seconds,
-        Form::Text(text) => go_duration(&text).ok_or(invalid)?,
+        KeepAliveValue::Number(seconds) => seconds,
+        KeepAliveValue::Text(text) => go_duration(&text).ok_or(invalid)?,
     };
     if seconds < 0.0 {
-        return Ok(KeepAlive::Forever);
+        return Ok(ModelKeepAlive::Forever);
     }
     let duration = Duration::try_from_secs_f64(seconds).map_err(|_error| invalid)?;
     // Round up: a fraction of a second is not 0, which would unload the model.
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
-    Ok(KeepAlive::Seconds(seconds))
+    Ok(ModelKeepAlive::Seconds(seconds))
 }
 
 /// Returns the seconds of a duration in Go's notation, such as `1h30m` or `-1s`; or of a bare

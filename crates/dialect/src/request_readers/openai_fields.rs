@@ -82,14 +82,14 @@ pub(super) fn fill_generation<'a>(
 ) -> Result<(), ConvertError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct StreamOptions {
+    struct StreamFields {
         include_usage: Option<bool>,
     }
     fields.discard(&["model"]);
     // They concern OpenAI's platform, and change no token of the response.
     fields.discard(PLATFORM);
     conversation.stream = fields.take_as("stream", "true or false")?.unwrap_or(false);
-    let options: Option<StreamOptions> = fields.take_as("stream_options", "an object")?;
+    let options: Option<StreamFields> = fields.take_as("stream_options", "an object")?;
     conversation.include_usage = options.and_then(|one| one.include_usage).unwrap_or(false);
     conversation.stop = fields.take("stop").map(read_stop).transpose()?.unwrap_or_default();
     let choices: Option<u64> = fields.take_whole("n", "a whole number")?;
@@ -186,7 +186,7 @@ pub(super) fn fill_tool_choice<'a>(
 ) -> Result<(), ConvertError> {
     #[derive(Default, Deserialize)]
     #[serde(default, bound(deserialize = "'de: 'a"))]
-    struct Kind<'a> {
+    struct ChoiceKind<'a> {
         #[serde(rename = "type")]
         kind: Option<Text<'a>>,
         allowed_tools: Option<&'a RawValue>,
@@ -197,7 +197,7 @@ pub(super) fn fill_tool_choice<'a>(
         tools.choice = Some(read_tool_choice(raw)?);
         return Ok(());
     }
-    let kind: Kind<'_> = read_value(raw, "tool_choice", CHOICE)?;
+    let kind: ChoiceKind<'_> = read_value(raw, "tool_choice", CHOICE)?;
     if kind.kind.as_deref() != Some("allowed_tools") {
         tools.choice = Some(read_tool_choice(raw)?);
         return Ok(());

@@ -4,11 +4,11 @@ use penstock_api::EngineFields;
 
 use crate::RequestTerms;
 use crate::conversation::{
-    Call, CallResult, Conversation, Effort, Format, Image, ImageSource, KeepAlive, Message, Part,
-    Role, Thinking, Tool, ToolChoice, Tools, joined_text,
+    Call, CallResult, Conversation, Effort, Format, Image, ImageSource, Message, ModelKeepAlive,
+    Part, Role, Thinking, Tool, ToolChoice, Tools, joined_text,
 };
 use crate::error::ConvertError;
-use crate::json::{List, Object};
+use crate::json::{JsonList, JsonObject};
 
 /// Writes the body.
 pub(crate) fn write(
@@ -17,7 +17,7 @@ pub(crate) fn write(
     out: &mut Vec<u8>,
 ) -> Result<(), ConvertError> {
     let engine = &terms.engine.row().fields;
-    let mut body = Object::new(out);
+    let mut body = JsonObject::new(out);
     body.text("model", terms.model);
     {
         let mut list = body.list("messages");
@@ -44,7 +44,7 @@ pub(crate) fn write(
 pub(super) fn write_extra(
     conversation: &Conversation<'_>,
     is_written: fn(&Conversation<'_>, &str) -> bool,
-    body: &mut Object<'_>,
+    body: &mut JsonObject<'_>,
 ) {
     let sampling = conversation.sampling.names();
     for (name, value) in conversation.extra.iter() {
@@ -73,7 +73,7 @@ fn is_written(conversation: &Conversation<'_>, name: &str) -> bool {
     }
 }
 
-fn write_message(message: &Message<'_>, engine: &EngineFields, list: &mut List<'_>) {
+fn write_message(message: &Message<'_>, engine: &EngineFields, list: &mut JsonList<'_>) {
     match message.role {
         Role::System => {
             let mut object = list.object();
@@ -95,7 +95,7 @@ fn write_message(message: &Message<'_>, engine: &EngineFields, list: &mut List<'
     }
 }
 
-fn write_user(parts: &[&Part<'_>], list: &mut List<'_>) {
+fn write_user(parts: &[&Part<'_>], list: &mut JsonList<'_>) {
     let mut message = list.object();
     message.text("role", "user");
     match parts {
@@ -119,7 +119,7 @@ fn write_user(parts: &[&Part<'_>], list: &mut List<'_>) {
     }
 }
 
-fn write_image(image: &Image<'_>, content: &mut List<'_>) {
+fn write_image(image: &Image<'_>, content: &mut JsonList<'_>) {
     let mut part = content.object();
     part.text("type", "image_url");
     let mut object = part.object("image_url");
@@ -132,7 +132,7 @@ fn write_image(image: &Image<'_>, content: &mut List<'_>) {
     object.text_if("detail", image.detail.as_deref());
 }
 
-fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut List<'_>) {
+fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut JsonList<'_>) {
     let mut object = list.object();
     object.text("role", "assistant");
     let (text, has_calls) = (message.text(), message.calls().next().is_some());
@@ -151,7 +151,7 @@ fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut List
     }
 }
 
-fn write_call(call: &Call<'_>, list: &mut List<'_>) {
+fn write_call(call: &Call<'_>, list: &mut JsonList<'_>) {
     let mut object = list.object();
     object.text("id", &call.id);
     object.text("type", "function");
@@ -160,7 +160,7 @@ fn write_call(call: &Call<'_>, list: &mut List<'_>) {
     function.text("arguments", &call.arguments);
 }
 
-fn write_result(result: &CallResult<'_>, list: &mut List<'_>) {
+fn write_result(result: &CallResult<'_>, list: &mut JsonList<'_>) {
     let mut message = list.object();
     message.text("role", "tool");
     message.text("tool_call_id", &result.call);
@@ -171,7 +171,7 @@ fn write_result(result: &CallResult<'_>, list: &mut List<'_>) {
 }
 
 /// Writes `tools` in the form of OpenAI's and Ollama's chat.
-pub(super) fn write_tool_list(tools: &[Tool<'_>], body: &mut Object<'_>) {
+pub(super) fn write_tool_list(tools: &[Tool<'_>], body: &mut JsonObject<'_>) {
     if tools.is_empty() {
         return;
     }
@@ -187,7 +187,7 @@ pub(super) fn write_tool_list(tools: &[Tool<'_>], body: &mut Object<'_>) {
     }
 }
 
-fn write_tools(tools: &Tools<'_>, body: &mut Object<'_>) {
+fn write_tools(tools: &Tools<'_>, body: &mut JsonObject<'_>) {
     write_tool_list(&tools.list, body);
     match &tools.choice {
         None => {}
@@ -205,7 +205,7 @@ fn write_tools(tools: &Tools<'_>, body: &mut Object<'_>) {
     }
 }
 
-fn write_format(format: Option<&Format<'_>>, body: &mut Object<'_>) {
+fn write_format(format: Option<&Format<'_>>, body: &mut JsonObject<'_>) {
     match format {
         None => {}
         Some(Format::Json) => body.object("response_format").text("type", "json_object"),
@@ -222,7 +222,11 @@ fn write_format(format: Option<&Format<'_>>, body: &mut Object<'_>) {
     }
 }
 
-fn write_thinking(conversation: &Conversation<'_>, engine: &EngineFields, body: &mut Object<'_>) {
+fn write_thinking(
+    conversation: &Conversation<'_>,
+    engine: &EngineFields,
+    body: &mut JsonObject<'_>,
+) {
     let Thinking { enabled, effort, budget: _ } = conversation.thinking;
     if let Some(effort) = effort {
         // `max` becomes `high`, the highest level that OpenAI's API has for every reasoning model.
@@ -244,7 +248,7 @@ pub(super) fn write_generation(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     engine: &EngineFields,
-    body: &mut Object<'_>,
+    body: &mut JsonObject<'_>,
 ) {
     for (name, value) in conversation.sampling.iter() {
         if let Some(name) = engine.sampling_name(name) {
@@ -264,7 +268,7 @@ pub(super) fn write_generation(
         // The counts in every other dialect come from the usage chunk.
         body.object("stream_options").flag("include_usage", true);
     }
-    if let Some(KeepAlive::Seconds(seconds)) = conversation.keep_alive
+    if let Some(ModelKeepAlive::Seconds(seconds)) = conversation.keep_alive
         && engine.takes_ttl
     {
         body.number("ttl", seconds);

@@ -3,9 +3,9 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::content::{Arguments, Content};
+use super::content::{Arguments, MessageContent};
 use super::wire::{Count, is_end, read_chunk};
-use super::{ResponseReader, Sink, report_halves};
+use super::{EventSink, ResponseReader, report_halves};
 use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{CallStart, Event, FinishReason, is_failure};
@@ -17,10 +17,10 @@ use crate::reply::{MAX_CALLS, MAX_NAME};
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Choice<'a> {
+struct ChatChoice<'a> {
     index: Option<Count>,
     #[serde(alias = "message")]
-    delta: Option<Delta<'a>>,
+    delta: Option<ChatDelta<'a>>,
     finish_reason: Option<Text<'a>>,
     /// The text or the token that ended the generation, in vLLM.
     stop_reason: Option<&'a RawValue>,
@@ -38,10 +38,10 @@ struct ChatLogprobs<'a> {
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Delta<'a> {
-    content: Option<Content<'a>>,
-    reasoning_content: Option<Content<'a>>,
-    reasoning: Option<Content<'a>>,
+struct ChatDelta<'a> {
+    content: Option<MessageContent<'a>>,
+    reasoning_content: Option<MessageContent<'a>>,
+    reasoning: Option<MessageContent<'a>>,
     refusal: Option<Piece<'a>>,
     tool_calls: Option<Vec<CallDelta<'a>>>,
     /// The only call of a message, before there were `tool_calls`.
@@ -65,7 +65,7 @@ struct FunctionDelta<'a> {
 
 /// A call so far.
 #[derive(Debug)]
-struct Call {
+struct StreamedCall {
     /// The backend's index, which some engines give to all calls.
     index: u64,
     id: String,
@@ -77,29 +77,29 @@ struct Call {
 #[derive(Debug, Default)]
 pub(crate) struct ChatReader {
     /// The calls so far, by index.
-    calls: Vec<Call>,
+    calls: Vec<StreamedCall>,
     halves: Halves,
 }
 
 impl ResponseReader for ChatReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
+    fn read(&mut self, data: &[u8], sink: &mut EventSink<'_>) -> Done {
         if is_end(data) {
             // Before the last event: no text may follow it.
             self.end(sink)?;
             return sink(Event::Done);
         }
         let data = text_of(data);
-        let read = |choice, sink: &mut Sink<'_>| self.read_choice(choice, sink);
-        read_chunk(&data, "chat completion", sink, |choice: &Choice<'_>| choice.index, read)
+        let read = |choice, sink: &mut EventSink<'_>| self.read_choice(choice, sink);
+        read_chunk(&data, "chat completion", sink, |choice: &ChatChoice<'_>| choice.index, read)
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
+    fn end(&mut self, sink: &mut EventSink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }
 
 impl ChatReader {
-    fn read_choice(&mut self, choice: Choice<'_>, sink: &mut Sink<'_>) -> Done {
+    fn read_choice(&mut self, choice: ChatChoice<'_>, sink: &mut EventSink<'_>) -> Done {
         let mut logprobs = choice.logprobs.and_then(|logprobs| logprobs.content).map(RawValue::get);
         logprobs = logprobs.filter(|list| *list != "[]");
         if let Some(delta) = choice.delta {
@@ -136,15 +136,15 @@ impl ChatReader {
     /// Reads a content. The probabilities go with the first text.
     fn read_content(
         &mut self,
-        content: &Content<'_>,
+        content: &MessageContent<'_>,
         logprobs: &mut Option<&str>,
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) -> Done {
         let chunks = match content {
-            Content::Text(text) => {
+            MessageContent::Text(text) => {
                 return self.send_text(text, logprobs.take(), sink);
             }
-            Content::Chunks(chunks) => chunks,
+            MessageContent::Chunks(chunks) => chunks,
         };
         for chunk in chunks {
             if let Some(thinking) = &chunk.thinking {
@@ -160,13 +160,13 @@ impl ChatReader {
         Ok(())
     }
 
-    fn read_thinking(&mut self, content: &Content<'_>, sink: &mut Sink<'_>) -> Done {
+    fn read_thinking(&mut self, content: &MessageContent<'_>, sink: &mut EventSink<'_>) -> Done {
         match content {
-            Content::Text(piece) => {
+            MessageContent::Text(piece) => {
                 let text = self.halves.join(Channel::Thinking, piece);
                 if text.is_empty() { Ok(()) } else { sink(Event::Thinking(&text)) }
             }
-            Content::Chunks(chunks) => chunks.iter().try_for_each(|chunk| {
+            MessageContent::Chunks(chunks) => chunks.iter().try_for_each(|chunk| {
                 if let Some(text) = &chunk.text {
                     let text = self.halves.join(Channel::Thinking, text);
                     sink(Event::Thinking(&text))?;
@@ -179,7 +179,7 @@ impl ChatReader {
         }
     }
 
-    fn send_refusal(&mut self, piece: &Piece<'_>, sink: &mut Sink<'_>) -> Done {
+    fn send_refusal(&mut self, piece: &Piece<'_>, sink: &mut EventSink<'_>) -> Done {
         let text = self.halves.join(Channel::Refusal, piece);
         if text.is_empty() { Ok(()) } else { sink(Event::Refusal(&text)) }
     }
@@ -188,7 +188,7 @@ impl ChatReader {
         &mut self,
         piece: &Piece<'_>,
         logprobs: Option<&str>,
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) -> Done {
         let text = self.halves.join(Channel::Text, piece);
         if text.is_empty() && logprobs.is_none() {
@@ -197,7 +197,12 @@ impl ChatReader {
         sink(Event::Text { text: &text, logprobs })
     }
 
-    fn read_call(&mut self, delta: &CallDelta<'_>, position: usize, sink: &mut Sink<'_>) -> Done {
+    fn read_call(
+        &mut self,
+        delta: &CallDelta<'_>,
+        position: usize,
+        sink: &mut EventSink<'_>,
+    ) -> Done {
         let id = delta.id.as_deref().unwrap_or_default();
         let index = delta.index.map_or(position as u64, |Count(index)| index);
         let function = delta.function.as_ref();
@@ -216,7 +221,7 @@ impl ChatReader {
                 let place = self.calls.len();
                 sink(Event::Call { place, id, name })?;
                 let (id, name, end) = (id.to_owned(), name.to_owned(), JsonEnd::default());
-                self.calls.push(Call { index, id, name, end });
+                self.calls.push(StreamedCall { index, id, name, end });
                 place
             }
         };
@@ -234,7 +239,7 @@ impl ChatReader {
     /// Returns the index of the call that a delta belongs to; `None` for a new call.
     fn place_of(&self, index: u64, id: &str, name: &str) -> Option<usize> {
         // Some engines give every call the index 0: another id with a name is another call.
-        let is_same = |call: &Call| {
+        let is_same = |call: &StreamedCall| {
             call.index == index && (id.is_empty() || name.is_empty() || call.id == id)
         };
         let place = self.calls.iter().rposition(is_same)?;
@@ -250,7 +255,7 @@ impl ChatReader {
         &mut self,
         start: &CallStart<'_>,
         has_arguments: bool,
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) -> Done {
         let CallStart { place, id, name } = *start;
         let Some(call) = self.calls.get_mut(place) else { return Ok(()) };
@@ -273,7 +278,7 @@ impl ChatReader {
 pub(super) fn report_finish(
     reason: Option<Text<'_>>,
     error: Option<&RawValue>,
-    sink: &mut Sink<'_>,
+    sink: &mut EventSink<'_>,
 ) -> Done {
     match (reason, error) {
         (None, _) => Ok(()),

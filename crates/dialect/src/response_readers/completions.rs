@@ -5,15 +5,15 @@ use serde_json::value::RawValue;
 
 use super::chat::report_finish;
 use super::wire::{Count, is_end, read_chunk};
-use super::{ResponseReader, Sink, report_halves};
+use super::{EventSink, ResponseReader, report_halves};
 use crate::error::Done;
 use crate::event::Event;
-use crate::json::{Fields, List, Text, text_of};
+use crate::json::{Fields, JsonList, Text, text_of};
 use crate::piece::{Channel, Halves, Piece};
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Choice<'a> {
+struct CompletionChoice<'a> {
     index: Option<Count>,
     text: Option<Piece<'a>>,
     finish_reason: Option<Text<'a>>,
@@ -44,23 +44,23 @@ pub(crate) struct CompletionsReader {
 }
 
 impl ResponseReader for CompletionsReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
+    fn read(&mut self, data: &[u8], sink: &mut EventSink<'_>) -> Done {
         if is_end(data) {
             self.end(sink)?;
             return sink(Event::Done);
         }
         let data = text_of(data);
-        let read = |choice, sink: &mut Sink<'_>| self.read_choice(choice, sink);
-        read_chunk(&data, "completion", sink, |choice: &Choice<'_>| choice.index, read)
+        let read = |choice, sink: &mut EventSink<'_>| self.read_choice(choice, sink);
+        read_chunk(&data, "completion", sink, |choice: &CompletionChoice<'_>| choice.index, read)
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
+    fn end(&mut self, sink: &mut EventSink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }
 
 impl CompletionsReader {
-    fn read_choice(&mut self, choice: Choice<'_>, sink: &mut Sink<'_>) -> Done {
+    fn read_choice(&mut self, choice: CompletionChoice<'_>, sink: &mut EventSink<'_>) -> Done {
         let list = choice.logprobs.map(logprobs_list).unwrap_or_default();
         let logprobs = (!list.is_empty()).then_some(&*list);
         let piece = choice.text.unwrap_or_default();
@@ -82,7 +82,7 @@ fn logprobs_list(raw: &RawValue) -> String {
         return String::new();
     }
     let mut out = Vec::with_capacity(64 * lists.tokens.len());
-    let mut list = List::new(&mut out);
+    let mut list = JsonList::new(&mut out);
     for (index, token) in lists.tokens.iter().enumerate() {
         let mut object = list.object();
         object.text("token", token);

@@ -11,18 +11,18 @@ use crate::piece::Piece;
 
 /// The `content` of a message or a delta. Mistral's API sends a list of chunks if a model thinks.
 #[derive(Debug)]
-pub(super) enum Content<'a> {
+pub(super) enum MessageContent<'a> {
     Text(Piece<'a>),
-    Chunks(Vec<Chunk<'a>>),
+    Chunks(Vec<ContentChunk<'a>>),
 }
 
-impl Default for Content<'_> {
+impl Default for MessageContent<'_> {
     fn default() -> Self {
         Self::Chunks(Vec::new())
     }
 }
 
-impl Content<'_> {
+impl MessageContent<'_> {
     /// Returns whether it has nothing in it.
     pub(super) fn is_empty(&self) -> bool {
         match self {
@@ -36,40 +36,46 @@ impl Content<'_> {
 /// a converted client.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-pub(super) struct Chunk<'a> {
+pub(super) struct ContentChunk<'a> {
     pub(super) text: Option<Piece<'a>>,
     pub(super) refusal: Option<Piece<'a>>,
     /// The model's thinking: a string, or chunks again.
-    pub(super) thinking: Option<Box<Content<'a>>>,
+    pub(super) thinking: Option<Box<MessageContent<'a>>>,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Content<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for MessageContent<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ContentVisitor;
 
         impl<'de> Visitor<'de> for ContentVisitor {
-            type Value = Content<'de>;
+            type Value = MessageContent<'de>;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
                 formatter.write_str("a string or a list of chunks")
             }
 
-            fn visit_borrowed_bytes<E: Error>(self, bytes: &'de [u8]) -> Result<Content<'de>, E> {
-                Ok(Content::Text(bytes.into()))
+            fn visit_borrowed_bytes<E: Error>(
+                self,
+                bytes: &'de [u8],
+            ) -> Result<MessageContent<'de>, E> {
+                Ok(MessageContent::Text(bytes.into()))
             }
 
-            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Content<'de>, E> {
-                Ok(Content::Text(bytes.to_vec().into()))
+            fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<MessageContent<'de>, E> {
+                Ok(MessageContent::Text(bytes.to_vec().into()))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Content<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut list: A,
+            ) -> Result<MessageContent<'de>, A::Error> {
                 let mut chunks = Vec::new();
                 // The same deserializer is used, so its nesting limit holds for chunks within
                 // chunks.
                 while let Some(chunk) = list.next_element()? {
                     chunks.push(chunk);
                 }
-                Ok(Content::Chunks(chunks))
+                Ok(MessageContent::Chunks(chunks))
             }
         }
 

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::wire::Count;
-use super::{ResponseReader, Sink, report_halves};
+use super::{EventSink, ResponseReader, report_halves};
 use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{Event, FinishReason, TokenUsage};
@@ -19,10 +19,10 @@ struct Data<'a> {
     #[serde(rename = "type")]
     kind: Text<'a>,
     index: Option<Count>,
-    message: Option<Head<'a>>,
-    content_block: Option<Block<'a>>,
-    delta: Option<Delta<'a>>,
-    content: Option<Vec<Block<'a>>>,
+    message: Option<MessageStart<'a>>,
+    content_block: Option<ContentBlock<'a>>,
+    delta: Option<MessagesDelta<'a>>,
+    content: Option<Vec<ContentBlock<'a>>>,
     stop_reason: Option<Text<'a>>,
     stop_sequence: Option<Text<'a>>,
     usage: Option<AnthropicUsage>,
@@ -32,14 +32,14 @@ struct Data<'a> {
 /// The message at the start of a stream.
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Head<'a> {
+struct MessageStart<'a> {
     usage: Option<AnthropicUsage>,
     stop_reason: Option<Text<'a>>,
 }
 
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
-struct Block<'a> {
+struct ContentBlock<'a> {
     #[serde(rename = "type")]
     kind: Text<'a>,
     text: Option<Piece<'a>>,
@@ -52,7 +52,7 @@ struct Block<'a> {
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Delta<'a> {
+struct MessagesDelta<'a> {
     text: Option<Piece<'a>>,
     thinking: Option<Piece<'a>>,
     signature: Option<Text<'a>>,
@@ -96,7 +96,7 @@ pub(crate) struct MessagesReader {
 }
 
 impl ResponseReader for MessagesReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
+    fn read(&mut self, data: &[u8], sink: &mut EventSink<'_>) -> Done {
         let data = text_of(data);
         let data: Data<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "event of Anthropic's API" })?;
@@ -134,13 +134,18 @@ impl ResponseReader for MessagesReader {
         }
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
+    fn end(&mut self, sink: &mut EventSink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }
 
 impl MessagesReader {
-    fn start_block(&mut self, block: &Block<'_>, index: u64, sink: &mut Sink<'_>) -> Done {
+    fn start_block(
+        &mut self,
+        block: &ContentBlock<'_>,
+        index: u64,
+        sink: &mut EventSink<'_>,
+    ) -> Done {
         self.send_text(block.text.as_ref(), sink)?;
         self.send_thinking(block.thinking.as_ref(), block.signature.as_deref(), sink)?;
         if &*block.kind != "tool_use" {
@@ -161,7 +166,12 @@ impl MessagesReader {
         }
     }
 
-    fn read_delta(&mut self, delta: &Delta<'_>, index: u64, sink: &mut Sink<'_>) -> Done {
+    fn read_delta(
+        &mut self,
+        delta: &MessagesDelta<'_>,
+        index: u64,
+        sink: &mut EventSink<'_>,
+    ) -> Done {
         self.send_text(delta.text.as_ref(), sink)?;
         self.send_thinking(delta.thinking.as_ref(), delta.signature.as_deref(), sink)?;
         let Some(piece) = delta.partial_json.as_ref().filter(|piece| !piece.is_empty()) else {
@@ -177,7 +187,7 @@ impl MessagesReader {
         if piece.is_empty() { Ok(()) } else { sink(Event::Arguments { place, piece: &piece }) }
     }
 
-    fn send_text(&mut self, piece: Option<&Piece<'_>>, sink: &mut Sink<'_>) -> Done {
+    fn send_text(&mut self, piece: Option<&Piece<'_>>, sink: &mut EventSink<'_>) -> Done {
         let Some(piece) = piece else { return Ok(()) };
         let text = self.halves.join(Channel::Text, piece);
         if text.is_empty() { Ok(()) } else { sink(Event::Text { text: &text, logprobs: None }) }
@@ -187,7 +197,7 @@ impl MessagesReader {
         &mut self,
         thinking: Option<&Piece<'_>>,
         signature: Option<&str>,
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) -> Done {
         if let Some(piece) = thinking {
             let text = self.halves.join(Channel::Thinking, piece);
@@ -202,7 +212,7 @@ impl MessagesReader {
     }
 }
 
-fn stop(reason: Option<&str>, text: Option<&str>, sink: &mut Sink<'_>) -> Done {
+fn stop(reason: Option<&str>, text: Option<&str>, sink: &mut EventSink<'_>) -> Done {
     if let Some(text) = text {
         sink(Event::StopText(text))?;
     }

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::content::Arguments;
 use super::wire::Count;
-use super::{ResponseReader, Sink, report_halves};
+use super::{EventSink, ResponseReader, report_halves};
 use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{Event, FinishReason, Timings, TokenUsage};
@@ -63,7 +63,7 @@ pub(crate) struct OllamaReader {
 }
 
 impl ResponseReader for OllamaReader {
-    fn read(&mut self, data: &[u8], sink: &mut Sink<'_>) -> Done {
+    fn read(&mut self, data: &[u8], sink: &mut EventSink<'_>) -> Done {
         let data = text_of(data);
         let line: OllamaLine<'_> = serde_json::from_str(&data)
             .map_err(|_error| BadResponse::Malformed { expected: "line of Ollama's API" })?;
@@ -115,13 +115,13 @@ impl ResponseReader for OllamaReader {
         sink(Event::Done)
     }
 
-    fn end(&mut self, sink: &mut Sink<'_>) -> Done {
+    fn end(&mut self, sink: &mut EventSink<'_>) -> Done {
         report_halves(&mut self.halves, sink)
     }
 }
 
 impl OllamaReader {
-    fn read_call(&mut self, call: &LineCall<'_>, sink: &mut Sink<'_>) -> Done {
+    fn read_call(&mut self, call: &LineCall<'_>, sink: &mut EventSink<'_>) -> Done {
         // A client must hold all of them: a broken engine could name calls without end.
         if self.calls >= MAX_CALLS {
             return Err(BadResponse::TooLarge { held: "the tool calls", limit: MAX_CALLS });

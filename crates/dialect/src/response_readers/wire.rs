@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde_json::value::RawValue;
 
-use super::Sink;
+use super::EventSink;
 use crate::error::{BadResponse, Done};
 use crate::error_body;
 use crate::event::{Event, Timings, TokenUsage};
@@ -139,9 +139,9 @@ pub(super) fn is_end(data: &[u8]) -> bool {
 pub(super) fn read_chunk<'d, C: Deserialize<'d>>(
     data: &'d str,
     expected: &'static str,
-    sink: &mut Sink<'_>,
+    sink: &mut EventSink<'_>,
     index_of: fn(&C) -> Option<Count>,
-    mut read: impl FnMut(C, &mut Sink<'_>) -> Done,
+    mut read: impl FnMut(C, &mut EventSink<'_>) -> Done,
 ) -> Done {
     let chunk: Chunk<'_, C> =
         serde_json::from_str(data).map_err(|_error| BadResponse::Malformed { expected })?;

@@ -4,7 +4,7 @@ use super::{Moment, ResponseWriter};
 use crate::error::{BadResponse, Done};
 use crate::event::{Event, FinishReason, Totals};
 use crate::gathered::{Gathered, call_id};
-use crate::json::Object;
+use crate::json::JsonObject;
 
 /// The content block that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,12 @@ impl MessageEvents {
     }
 
     /// Opens a content block, unless it is the open one, and closes the one before.
-    fn open_block(&mut self, block: Open, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
+    fn open_block(
+        &mut self,
+        block: Open,
+        out: &mut Vec<u8>,
+        fill: impl FnOnce(&mut JsonObject<'_>),
+    ) {
         if self.open == Some(block) {
             return;
         }
@@ -154,12 +159,12 @@ impl MessageEvents {
 }
 
 /// Appends an event.
-fn named_event(name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
+fn named_event(name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\ndata: ");
     {
-        let mut event = Object::new(out);
+        let mut event = JsonObject::new(out);
         event.text("type", name);
         fill(&mut event);
     }
@@ -174,7 +179,7 @@ pub(crate) fn write_whole(
     out: &mut Vec<u8>,
 ) -> Done {
     let calls = gathered.whole_calls(totals)?;
-    let mut message = Object::new(out);
+    let mut message = JsonObject::new(out);
     write_head(moment, &mut message);
     {
         let mut content = message.list("content");
@@ -203,7 +208,7 @@ pub(crate) fn write_whole(
     Ok(())
 }
 
-fn write_head(moment: Moment<'_>, message: &mut Object<'_>) {
+fn write_head(moment: Moment<'_>, message: &mut JsonObject<'_>) {
     let context = &moment.reply.context;
     message.text_pieces("id", &["msg_", &context.request_id]);
     message.text("type", "message");
@@ -211,7 +216,7 @@ fn write_head(moment: Moment<'_>, message: &mut Object<'_>) {
     message.text("model", &context.model);
 }
 
-fn write_stop(totals: &Totals, object: &mut Object<'_>) {
+fn write_stop(totals: &Totals, object: &mut JsonObject<'_>) {
     let reason = match totals.finish {
         Some(FinishReason::Length) => "max_tokens",
         Some(FinishReason::ContentFilter) => "refusal",
@@ -229,7 +234,7 @@ fn write_stop(totals: &Totals, object: &mut Object<'_>) {
 }
 
 /// Writes the usage. Anthropic counts cached prompt tokens separately.
-fn write_usage(totals: &Totals, object: &mut Object<'_>) {
+fn write_usage(totals: &Totals, object: &mut JsonObject<'_>) {
     let cached = totals.usage.cached.unwrap_or(0);
     let mut usage = object.object("usage");
     // The prompt tokens of the other APIs include the cached ones.

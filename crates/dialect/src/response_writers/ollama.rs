@@ -6,11 +6,11 @@ use super::{Moment, ResponseWriter};
 use crate::error::Done;
 use crate::event::{Event, FinishReason, Totals};
 use crate::gathered::{Gathered, GatheredCall, call_id};
-use crate::json::{List, Object};
+use crate::json::{JsonList, JsonObject};
 
 /// The output in a line.
 #[derive(Default)]
-struct Content<'c> {
+struct LineContent<'c> {
     text: &'c str,
     thinking: &'c str,
     logprobs: Option<&'c str>,
@@ -20,7 +20,7 @@ struct Content<'c> {
 /// A tool call with its index and its arguments as an object.
 type WholeCall<'c> = (usize, &'c GatheredCall, String);
 
-impl<'c> Content<'c> {
+impl<'c> LineContent<'c> {
     fn of_event(event: &Event<'c>) -> Option<Self> {
         match *event {
             Event::Text { text, logprobs } => Some(Self { text, logprobs, ..Self::default() }),
@@ -51,7 +51,7 @@ impl ResponseWriter for ChatLines {
         if matches!(event, Event::Call { .. } | Event::CallName { .. } | Event::Arguments { .. }) {
             return self.calls.add(event, &moment.reply.context.limits);
         }
-        let Some(content) = Content::of_event(event) else { return Ok(()) };
+        let Some(content) = LineContent::of_event(event) else { return Ok(()) };
         chat_line(&content, None, moment, out);
         Ok(())
     }
@@ -63,10 +63,10 @@ impl ResponseWriter for ChatLines {
     fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
         let calls = self.calls.whole_calls(totals)?;
         if !calls.is_empty() {
-            let content = Content { calls: &calls, ..Content::default() };
+            let content = LineContent { calls: &calls, ..LineContent::default() };
             chat_line(&content, None, moment, out);
         }
-        chat_line(&Content::default(), Some(totals), moment, out);
+        chat_line(&LineContent::default(), Some(totals), moment, out);
         Ok(())
     }
 }
@@ -77,14 +77,14 @@ pub(crate) struct GenerateLines;
 
 impl ResponseWriter for GenerateLines {
     fn write(&mut self, event: &Event<'_>, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
-        let Some(content) = Content::of_event(event) else { return Ok(()) };
+        let Some(content) = LineContent::of_event(event) else { return Ok(()) };
         generate_object(&content, None, moment, out);
         out.push(b'\n');
         Ok(())
     }
 
     fn end(&mut self, totals: &Totals, moment: Moment<'_>, out: &mut Vec<u8>) -> Done {
-        generate_object(&Content::default(), Some(totals), moment, out);
+        generate_object(&LineContent::default(), Some(totals), moment, out);
         out.push(b'\n');
         Ok(())
     }
@@ -113,8 +113,8 @@ pub(crate) fn write_generate(
     Ok(())
 }
 
-fn content_of<'c>(gathered: &'c Gathered, calls: &'c [WholeCall<'c>]) -> Content<'c> {
-    Content {
+fn content_of<'c>(gathered: &'c Gathered, calls: &'c [WholeCall<'c>]) -> LineContent<'c> {
+    LineContent {
         text: &gathered.text,
         thinking: &gathered.thinking,
         logprobs: gathered.logprobs(),
@@ -123,7 +123,7 @@ fn content_of<'c>(gathered: &'c Gathered, calls: &'c [WholeCall<'c>]) -> Content
 }
 
 fn chat_line(
-    content: &Content<'_>,
+    content: &LineContent<'_>,
     totals: Option<&Totals>,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
@@ -133,7 +133,7 @@ fn chat_line(
 }
 
 fn chat_object(
-    content: &Content<'_>,
+    content: &LineContent<'_>,
     totals: Option<&Totals>,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
@@ -154,7 +154,7 @@ fn chat_object(
 }
 
 fn generate_object(
-    content: &Content<'_>,
+    content: &LineContent<'_>,
     totals: Option<&Totals>,
     moment: Moment<'_>,
     out: &mut Vec<u8>,
@@ -167,8 +167,8 @@ fn generate_object(
     finish(object, content, totals, moment);
 }
 
-fn start<'o>(moment: Moment<'_>, out: &'o mut Vec<u8>) -> Object<'o> {
-    let mut object = Object::new(out);
+fn start<'o>(moment: Moment<'_>, out: &'o mut Vec<u8>) -> JsonObject<'o> {
+    let mut object = JsonObject::new(out);
     let context = &moment.reply.context;
     object.text("model", &context.model);
     let now = UNIX_EPOCH.checked_add(context.arrived_at + moment.elapsed).unwrap_or(UNIX_EPOCH);
@@ -176,7 +176,7 @@ fn start<'o>(moment: Moment<'_>, out: &'o mut Vec<u8>) -> Object<'o> {
     object
 }
 
-fn write_calls(calls: &[WholeCall<'_>], moment: Moment<'_>, mut list: List<'_>) {
+fn write_calls(calls: &[WholeCall<'_>], moment: Moment<'_>, mut list: JsonList<'_>) {
     for (place, call, arguments) in calls {
         let mut object = list.object();
         object.text("id", &call_id(&call.id, *place, &moment.reply.context.request_id));
@@ -188,8 +188,8 @@ fn write_calls(calls: &[WholeCall<'_>], moment: Moment<'_>, mut list: List<'_>) 
 }
 
 fn finish(
-    mut object: Object<'_>,
-    content: &Content<'_>,
+    mut object: JsonObject<'_>,
+    content: &LineContent<'_>,
     totals: Option<&Totals>,
     moment: Moment<'_>,
 ) {

@@ -2,8 +2,8 @@
 
 use super::Moment;
 use crate::event::{FinishReason, Totals};
-use crate::json::Object;
-use crate::reply::Reply;
+use crate::json::JsonObject;
+use crate::reply::ReplyFacts;
 
 /// The start of every chunk of a stream.
 #[derive(Debug, Default)]
@@ -14,10 +14,10 @@ pub(super) struct Head {
 
 impl Head {
     /// Creates the head of chunks, or of a complete response.
-    pub(super) fn new(id: &str, kind: &str, reply: &Reply) -> Self {
+    pub(super) fn new(id: &str, kind: &str, reply: &ReplyFacts) -> Self {
         let mut members = Vec::with_capacity(192);
         {
-            let mut object = Object::inside(&mut members);
+            let mut object = JsonObject::inside(&mut members);
             object.text_pieces("id", &[id, &reply.context.request_id]);
             object.text("object", kind);
             object.number("created", reply.context.arrived_at.as_secs());
@@ -35,15 +35,15 @@ impl Head {
     }
 
     /// Appends an object that starts with it.
-    pub(super) fn object(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
+    pub(super) fn object(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
         out.push(b'{');
         out.extend_from_slice(&self.members);
-        fill(&mut Object::after_members(out));
+        fill(&mut JsonObject::after_members(out));
         out.push(b'}');
     }
 
     /// Appends a chunk.
-    pub(super) fn chunk(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
+    pub(super) fn chunk(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
         out.extend_from_slice(b"data: ");
         self.object(out, fill);
         out.extend_from_slice(b"\n\n");
@@ -63,7 +63,7 @@ pub(super) fn finish_reason(totals: &Totals) -> &'static str {
 }
 
 /// Appends `usage`.
-pub(super) fn write_usage(totals: &Totals, body: &mut Object<'_>) {
+pub(super) fn write_usage(totals: &Totals, body: &mut JsonObject<'_>) {
     let (prompt, output) = (totals.usage.prompt.unwrap_or(0), totals.output_tokens());
     let mut usage = body.object("usage");
     usage.number("prompt_tokens", prompt);

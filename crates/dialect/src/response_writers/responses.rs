@@ -2,13 +2,13 @@
 
 mod item;
 
-use item::{Item, Kind};
+use item::{Item, ItemKind};
 
 use super::{Failure, Moment, ResponseWriter};
 use crate::error::{BadResponse, Done};
 use crate::event::{CallStart, Event, FinishReason, Totals};
 use crate::gathered::{Gathered, check_size};
-use crate::json::Object;
+use crate::json::JsonObject;
 
 /// The events of a stream.
 #[derive(Debug, Default)]
@@ -30,20 +30,20 @@ impl ResponseWriter for ResponseEvents {
         self.start(moment, out);
         match *event {
             Event::Text { text, logprobs } => {
-                let item = self.open_item(Kind::Text, moment, out)?;
+                let item = self.open_item(ItemKind::Text, moment, out)?;
                 item.add_logprobs(logprobs);
                 self.delta(text, logprobs, moment, out)
             }
             Event::Refusal(text) => {
-                self.open_item(Kind::Refusal, moment, out)?;
+                self.open_item(ItemKind::Refusal, moment, out)?;
                 self.delta(text, None, moment, out)
             }
             Event::Thinking(text) => {
-                self.open_item(Kind::Thinking, moment, out)?;
+                self.open_item(ItemKind::Thinking, moment, out)?;
                 self.delta(text, None, moment, out)
             }
             Event::Call { place, id, name } => {
-                let kind = Kind::call(&CallStart { place, id, name }, moment.reply);
+                let kind = ItemKind::call(&CallStart { place, id, name }, moment.reply);
                 self.open_item(kind, moment, out).map(|_item| ())
             }
             Event::Arguments { place, piece } => {
@@ -117,12 +117,12 @@ impl ResponseEvents {
     }
 
     /// Appends an event with its sequence number.
-    fn event(&mut self, kind: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
+    fn event(&mut self, kind: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\ndata: ");
         {
-            let mut event = Object::new(out);
+            let mut event = JsonObject::new(out);
             event.text("type", kind);
             event.number("sequence_number", self.sequence);
             fill(&mut event);
@@ -134,7 +134,7 @@ impl ResponseEvents {
     /// Returns the open item of this kind; opens a new one if needed.
     fn open_item(
         &mut self,
-        kind: Kind,
+        kind: ItemKind,
         moment: Moment<'_>,
         out: &mut Vec<u8>,
     ) -> Result<&mut Item, BadResponse> {
@@ -176,7 +176,7 @@ impl ResponseEvents {
             self.event(kind, out, |event| {
                 item.write_place(event);
                 event.text("delta", piece);
-                if matches!(item.kind, Kind::Text) {
+                if matches!(item.kind, ItemKind::Text) {
                     event.raw("logprobs", logprobs.unwrap_or("[]"));
                 }
             });
@@ -214,7 +214,7 @@ impl ResponseEvents {
         if self.items > 0 {
             self.output.push(b',');
         }
-        item.write(status, Object::new(&mut self.output));
+        item.write(status, JsonObject::new(&mut self.output));
         self.items += 1;
         check_size("the output", self.output.len(), moment.reply.context.limits.whole)
     }
@@ -227,18 +227,19 @@ pub(crate) fn write_whole(
     moment: Moment<'_>,
     out: &mut Vec<u8>,
 ) -> Done {
-    let mut items: Vec<(Kind, &str)> = Vec::new();
+    let mut items: Vec<(ItemKind, &str)> = Vec::new();
     if !gathered.thinking.is_empty() {
-        items.push((Kind::Thinking, &gathered.thinking));
+        items.push((ItemKind::Thinking, &gathered.thinking));
     }
     if !gathered.text.is_empty() {
-        items.push((Kind::Text, &gathered.text));
+        items.push((ItemKind::Text, &gathered.text));
     }
     if !gathered.refusal.is_empty() {
-        items.push((Kind::Refusal, &gathered.refusal));
+        items.push((ItemKind::Refusal, &gathered.refusal));
     }
     for (place, call) in gathered.calls.iter().enumerate() {
-        let kind = Kind::call(&CallStart { place, id: &call.id, name: &call.name }, moment.reply);
+        let kind =
+            ItemKind::call(&CallStart { place, id: &call.id, name: &call.name }, moment.reply);
         items.push((kind, &call.arguments));
     }
     let (status, count) = (status(totals.finish), items.len());
@@ -246,15 +247,15 @@ pub(crate) fn write_whole(
     for ((kind, text), index) in items.into_iter().zip(0..) {
         let mut item = Item::new(kind, index, &moment.reply.context.request_id);
         item.text.push_str(text);
-        if matches!(item.kind, Kind::Text) {
+        if matches!(item.kind, ItemKind::Text) {
             item.logprobs.push_str(gathered.logprobs().unwrap_or_default());
         }
         if index > 0 {
             output.push(b',');
         }
-        item.write(item.status(status, index + 1 == count as u64), Object::new(&mut output));
+        item.write(item.status(status, index + 1 == count as u64), JsonObject::new(&mut output));
     }
-    write_response(status, &output, Some(totals), moment, Object::new(out));
+    write_response(status, &output, Some(totals), moment, JsonObject::new(out));
     Ok(())
 }
 
@@ -271,7 +272,7 @@ fn write_response(
     output: &[u8],
     totals: Option<&Totals>,
     moment: Moment<'_>,
-    mut response: Object<'_>,
+    mut response: JsonObject<'_>,
 ) {
     write_head(status, moment, &mut response);
     response.raw("error", "null");
@@ -293,7 +294,7 @@ fn write_response(
     }
 }
 
-fn write_head(status: &str, moment: Moment<'_>, response: &mut Object<'_>) {
+fn write_head(status: &str, moment: Moment<'_>, response: &mut JsonObject<'_>) {
     let context = &moment.reply.context;
     response.text_pieces("id", &["resp_", &context.request_id]);
     response.text("object", "response");
@@ -303,7 +304,7 @@ fn write_head(status: &str, moment: Moment<'_>, response: &mut Object<'_>) {
     response.members(&moment.reply.terms.echo);
 }
 
-fn write_usage(totals: &Totals, mut usage: Object<'_>) {
+fn write_usage(totals: &Totals, mut usage: JsonObject<'_>) {
     let (input, output) = (totals.usage.prompt.unwrap_or(0), totals.output_tokens());
     usage.number("input_tokens", input);
     let cached = totals.usage.cached.unwrap_or(0);

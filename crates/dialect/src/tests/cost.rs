@@ -10,7 +10,7 @@ use penstock_api::Engine;
 use penstock_api::Operation::{self, Chat, Messages, OllamaChat, Responses};
 
 use super::context;
-use crate::{Conversation, ReplyTerms, RequestTerms, ResponseConverter, convert_request};
+use crate::{ReplyTerms, RequestTerms, ResponseConverter, ShiftConversation, convert_request};
 
 /// The size of the smaller body.
 const SIZE: usize = 96 * 1024;
@@ -190,7 +190,7 @@ fn context_shifts_cost_in_proportion_to_their_size() {
     for (operation, shape, pieces) in BODIES {
         check(&format!("shift of {operation:?}, {shape}"), |size| {
             let body = body(shape, pieces, size);
-            let Some(conversation) = Conversation::read(*operation, body.as_bytes()) else {
+            let Some(conversation) = ShiftConversation::read(*operation, body.as_bytes()) else {
                 return;
             };
             for target in [0, conversation.tokens() / 2] {

@@ -91,7 +91,7 @@ pub(super) fn embeddings(request: &ParsedRequest<'_>) -> WholeResponse {
 fn lines(
     operation: Operation,
     reply: ReplyContent,
-    piece: impl Fn(&str) -> Member + Send + 'static,
+    piece: impl Fn(&str) -> NamedValue + Send + 'static,
     last: &Value,
 ) -> Events {
     let last = StreamEvent::at_once(line(last));
@@ -115,22 +115,22 @@ fn message(reply: &ReplyContent, text: &str) -> Value {
 }
 
 /// A member of an object.
-struct Member {
+struct NamedValue {
     name: &'static str,
     value: Value,
 }
 
-fn member(name: &'static str, value: Value) -> Member {
-    Member { name, value }
+fn member(name: &'static str, value: Value) -> NamedValue {
+    NamedValue { name, value }
 }
 
-fn envelope(model: &str, last: Member) -> Map<String, Value> {
+fn envelope(model: &str, last: NamedValue) -> Map<String, Value> {
     let fields =
         [("model", json!(model)), ("created_at", json!(CREATED_AT)), (last.name, last.value)];
     fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-fn partial(reply: &ReplyContent, piece: Member) -> Value {
+fn partial(reply: &ReplyContent, piece: NamedValue) -> Value {
     let mut fields = envelope(&reply.model, piece);
     fields.insert("done".to_owned(), json!(false));
     Value::Object(fields)

@@ -10,7 +10,7 @@ use crate::learned_state::LearnedState;
 use crate::limit_learner::LimitLearner;
 use crate::pace::PaceLearner;
 use crate::pauses::PauseLearner;
-use crate::prompts::Work;
+use crate::prompts::PromptWork;
 use crate::residual::Residual;
 use crate::step_size::StepSizeLearner;
 
@@ -120,7 +120,7 @@ impl BackendPredictor {
         let (in_batch, queued) = (self.prompts.in_batch(), self.prompts.queued());
         EngineLoad {
             waiting_count: self.waiting_count.into(),
-            prompt_work: Work {
+            prompt_work: PromptWork {
                 tokens: in_batch.tokens + queued.tokens,
                 time_us: in_batch.time_us + queued.time_us,
             },

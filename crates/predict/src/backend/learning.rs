@@ -7,7 +7,7 @@ use crate::engine_load::MAX_UNREPORTED_US;
 use crate::front_end::FirstWait;
 use crate::limit_learner::Wait;
 use crate::prediction::Prediction;
-use crate::prompts::{Prompt, StepEnd};
+use crate::prompts::{PrefillPrompt, StepEnd};
 use crate::ticket::Ticket;
 use crate::tokenizer::TokenizerSample;
 
@@ -18,7 +18,7 @@ const SAME_STEP_FACTOR: f64 = 2.0;
 impl BackendPredictor {
     /// Learns from a first token how long the front end takes, if prompts ahead do not make it
     /// longer.
-    pub(super) fn learn_front_end(&mut self, prompt: &Prompt, now_us: f64) {
+    pub(super) fn learn_front_end(&mut self, prompt: &PrefillPrompt, now_us: f64) {
         let wait = FirstWait {
             ttft_us: now_us - prompt.sent_at_us - prompt.tokenizer_us,
             own_prefill_us: prompt.work_us,
@@ -34,7 +34,7 @@ impl BackendPredictor {
 
     /// Learns from a first token how long its prompt took, with the prompts that came together with
     /// it.
-    pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &Prompt, now_us: f64) {
+    pub(super) fn learn_prompt(&mut self, ticket: &Ticket, prompt: &PrefillPrompt, now_us: f64) {
         let Some(first_step) = prompt.first_step else {
             // It came before the step was seen to end, or before the front end was over.
             return self.bound_front_end(prompt, now_us);
@@ -71,7 +71,7 @@ impl BackendPredictor {
     }
 
     /// Learns that a prompt had passed the front end at `there_at_us`.
-    fn bound_front_end(&mut self, prompt: &Prompt, there_at_us: f64) {
+    fn bound_front_end(&mut self, prompt: &PrefillPrompt, there_at_us: f64) {
         let passed_us = there_at_us - prompt.sent_at_us;
         // A prompt that came before its tokenizer could be done says nothing of the rest.
         if prompt.tokenizer_us <= passed_us.max(0.0) {

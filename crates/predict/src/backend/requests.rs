@@ -3,7 +3,7 @@
 use super::BackendPredictor;
 use crate::bursts::SAME_STEP_SHARE;
 use crate::prediction::{Prediction, RequestShape};
-use crate::prompts::{Prompt, StepEnd};
+use crate::prompts::{PrefillPrompt, StepEnd};
 use crate::residual::Regime;
 use crate::ticket::Ticket;
 
@@ -76,10 +76,15 @@ impl BackendPredictor {
     }
 
     /// Returns the prompt of the request that is sent last.
-    fn new_prompt(&self, request: &RequestShape, prediction: &Prediction, now_us: f64) -> Prompt {
+    fn new_prompt(
+        &self,
+        request: &RequestShape,
+        prediction: &Prediction,
+        now_us: f64,
+    ) -> PrefillPrompt {
         let Prediction { raw_ttft_us, regime, work_us, decode_us, tokenizer_us, .. } = *prediction;
         let tokens = request.uncached_tokens();
-        Prompt {
+        PrefillPrompt {
             number: self.sent_count,
             sent_at_us: now_us,
             tokens,

@@ -4,7 +4,7 @@
 use crate::blank::is_blank_string;
 use crate::cursor::{Cursor, Members, Parsed};
 use crate::ollama::is_filled_so_far;
-use crate::tool_call::Carried;
+use crate::tool_call::MemberOutput;
 use crate::whole_result::carried_by;
 
 /// The output in an event, as far as it came.
@@ -55,7 +55,7 @@ impl ChatOutput {
 
     fn read_choice(&mut self, cursor: &mut Cursor<'_>, kind: u8) -> Parsed {
         if kind != b'{' {
-            return self.read_value(cursor, kind, Carried::Text);
+            return self.read_value(cursor, kind, MemberOutput::Text);
         }
         cursor.members(Members::named(ChoicePart::of), |cursor, part, kind| match part {
             ChoicePart::Message if kind == b'{' => cursor
@@ -63,11 +63,13 @@ impl ChatOutput {
                     self.read_value(cursor, kind, carried)
                 }),
             ChoicePart::Label => cursor.skip(kind),
-            ChoicePart::Message | ChoicePart::Other => self.read_value(cursor, kind, Carried::Text),
+            ChoicePart::Message | ChoicePart::Other => {
+                self.read_value(cursor, kind, MemberOutput::Text)
+            }
         })
     }
 
-    fn read_value(&mut self, cursor: &mut Cursor<'_>, kind: u8, carried: Carried) -> Parsed {
+    fn read_value(&mut self, cursor: &mut Cursor<'_>, kind: u8, carried: MemberOutput) -> Parsed {
         let start = cursor.at;
         let is_blank = !self.may_be_blank && is_blank_string(cursor);
         let is_shown = is_filled_so_far(cursor, kind) && !is_blank;

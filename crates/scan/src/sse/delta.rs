@@ -9,7 +9,7 @@ use crate::blank::{is_blank_string, is_visible};
 use crate::cursor::{Cursor, Members, Parsed, Syntax};
 use crate::member_name::members_called;
 use crate::ollama::{is_filled, is_filled_so_far};
-use crate::tool_call::Carried;
+use crate::tool_call::MemberOutput;
 
 pub(super) static DELTA: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"delta\""));
 
@@ -32,12 +32,12 @@ static TEXTS: LazyLock<[Finder<'static>; 7]> = LazyLock::new(|| {
 });
 
 /// The members of deltas that are lists or objects.
-static LISTS: LazyLock<[(Finder<'static>, Carried); 4]> = LazyLock::new(|| {
+static LISTS: LazyLock<[(Finder<'static>, MemberOutput); 4]> = LazyLock::new(|| {
     [
-        (Finder::new("\"audio\""), Carried::Text),
-        (Finder::new("\"images\""), Carried::Text),
-        (Finder::new("\"tool_calls\""), Carried::Calls),
-        (Finder::new("\"function_call\""), Carried::Calls),
+        (Finder::new("\"audio\""), MemberOutput::Text),
+        (Finder::new("\"images\""), MemberOutput::Text),
+        (Finder::new("\"tool_calls\""), MemberOutput::Calls),
+        (Finder::new("\"function_call\""), MemberOutput::Calls),
     ]
 });
 
@@ -108,7 +108,7 @@ impl DeltaPart {
             for mut cursor in members_called(text, data) {
                 // Logarithms of probabilities have a list of this name.
                 if cursor.peek() == b'"' {
-                    part.read_value(&mut cursor, Carried::Text, b'"');
+                    part.read_value(&mut cursor, MemberOutput::Text, b'"');
                 }
             }
         }
@@ -121,7 +121,7 @@ impl DeltaPart {
         part
     }
 
-    fn read_value(&mut self, cursor: &mut Cursor<'_>, carried: Carried, kind: u8) {
+    fn read_value(&mut self, cursor: &mut Cursor<'_>, carried: MemberOutput, kind: u8) {
         let start = cursor.at;
         let is_blank = is_blank_string(cursor);
         let has_token = is_filled_so_far(cursor, kind)
@@ -141,7 +141,7 @@ fn has_in_delta(
         if cursor.peek() == b'{' {
             // If the walk fails, the delta is malformed: the members before the error count.
             let members = Members::with_likely(&LIKELY_IN_DELTA, carried_by);
-            _ = cursor.members(members, |cursor, carried: Carried, kind| {
+            _ = cursor.members(members, |cursor, carried: MemberOutput, kind| {
                 let start = cursor.at;
                 has_token |= is_token(cursor, kind)?
                     && carried.is_output(cursor.bytes.get(start..cursor.at).unwrap_or_default());
@@ -153,17 +153,17 @@ fn has_in_delta(
 }
 
 /// The frequent members of a delta.
-const LIKELY_IN_DELTA: [(&[u8], Carried); 4] = [
-    (b"content\":", Carried::Text),
-    (b"type\":", Carried::Nothing),
-    (b"text\":", Carried::Text),
-    (b"role\":", Carried::Nothing),
+const LIKELY_IN_DELTA: [(&[u8], MemberOutput); 4] = [
+    (b"content\":", MemberOutput::Text),
+    (b"type\":", MemberOutput::Nothing),
+    (b"text\":", MemberOutput::Text),
+    (b"role\":", MemberOutput::Nothing),
 ];
 
-fn carried_by(name: &[u8]) -> Carried {
+fn carried_by(name: &[u8]) -> MemberOutput {
     match name {
         b"content" | b"reasoning_content" | b"reasoning" | b"refusal" | b"audio" | b"images"
-        | b"text" | b"partial_json" | b"thinking" => Carried::Text,
-        _ => Carried::by(name, Carried::Nothing),
+        | b"text" | b"partial_json" | b"thinking" => MemberOutput::Text,
+        _ => MemberOutput::by(name, MemberOutput::Nothing),
     }
 }

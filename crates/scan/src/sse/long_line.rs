@@ -13,7 +13,7 @@ use penstock_api::{EventForm, StreamFraming};
 
 use super::delta::{DELTA, DeltaPart, has_string_at, has_visible_string_at, reason_of};
 use super::passed::has_choices;
-use super::{CONTENT, DATA, DELTA_EVENT, Ending, EventScanner, TEXT};
+use super::{CONTENT, DATA, DELTA_EVENT, EventScanner, StreamEnding, TEXT};
 use crate::blank::{after_blank, is_cut_off};
 use crate::failed_choice::is_withheld;
 use crate::json_line::JsonLine;
@@ -64,7 +64,7 @@ pub(super) struct LongLine {
     /// True if a line of JSON is the last one.
     is_last: bool,
     /// The reports that count once the line has ended.
-    ending: Ending,
+    ending: StreamEnding,
 }
 
 impl EventScanner {

@@ -4,7 +4,7 @@ use penstock_api::Operation;
 
 /// The form of an operation's results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ResultForm {
     /// `choices` of OpenAI's chats and completions.
     Choices,
     /// `content` of llama.cpp's own API.
@@ -25,7 +25,7 @@ pub(super) enum Form {
     Pictures,
 }
 
-impl Form {
+impl ResultForm {
     pub(super) fn of(operation: Operation) -> Option<Self> {
         Some(match operation {
             Operation::Chat | Operation::Completions | Operation::FillInTheMiddle => Self::Choices,
@@ -60,7 +60,7 @@ impl Form {
         matches!(self, Self::Items | Self::Ollama)
     }
 
-    pub(super) fn member(self, name: &[u8]) -> Member {
+    pub(super) fn member(self, name: &[u8]) -> ResultMember {
         let is_output = match self {
             Self::Choices => name == b"choices",
             Self::Text => matches!(name, b"content" | b"choices" | b"tokens"),
@@ -73,17 +73,19 @@ impl Form {
             Self::Pictures => matches!(name, b"data" | b"images"),
         };
         match (self, name) {
-            _ if is_output => Member::Output,
+            _ if is_output => ResultMember::Output,
             // A gateway has its text in `message`.
-            (Self::Ollama, b"response" | b"thinking" | b"image") => Member::Text,
-            (Self::Items, b"status") | (Self::Ollama, b"done" | b"done_reason") => Member::State,
-            _ => Member::Other,
+            (Self::Ollama, b"response" | b"thinking" | b"image") => ResultMember::Text,
+            (Self::Items, b"status") | (Self::Ollama, b"done" | b"done_reason") => {
+                ResultMember::State
+            }
+            _ => ResultMember::Other,
         }
     }
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Member {
+pub(super) enum ResultMember {
     Output,
     /// Output that is a string.
     Text,

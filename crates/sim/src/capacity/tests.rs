@@ -9,10 +9,10 @@ use crate::workload::{WorkloadSpec, generate};
 use crate::world::Delays;
 
 /// A setting with one engine that computes a prompt of 1,000 tokens in about 60 ms.
-fn setting(workload: Workload) -> Setting {
+fn setting(workload: Workload) -> Experiment {
     let rows = engine_rows().unwrap();
     let row = rows.iter().find(|row| row.name() == "h100/qwen3-32b/tp2").unwrap();
-    Setting {
+    Experiment {
         workloads: vec![workload],
         engines: vec![EngineSpec::from(row)],
         balancers: 1,
@@ -85,7 +85,7 @@ fn run_beyond_the_capacity_is_saturated() {
     for (load, expected) in [(0.8, Stationarity::Sustained), (1.15, Stationarity::Saturated)] {
         let speed = load * found / workload.rate();
         let workloads = vec![workload.clone().at_speed(speed)];
-        let setting = Setting { workloads, ..setting.clone() };
+        let setting = Experiment { workloads, ..setting.clone() };
         assert_eq!(setting.run(&variant, 0).unwrap().1.load, expected, "{load}");
     }
 }
@@ -135,7 +135,7 @@ fn short_run_far_beyond_the_capacity_is_saturated() {
     for load in [1.3, 2.0, 5.0, 20.0] {
         let speed = load * found / workload.rate();
         let workloads = vec![workload.clone().at_speed(speed)];
-        let setting = Setting { workloads, ..setting.clone() };
+        let setting = Experiment { workloads, ..setting.clone() };
         assert_eq!(setting.run(&variant, 0).unwrap().1.load, Stationarity::Saturated, "{load}");
     }
 }
@@ -158,7 +158,7 @@ fn fleet_that_fills_up_or_is_busy_has_no_growing_queue() {
         let workload = of(600, seed);
         let speed = load * found / workload.rate();
         let workloads = vec![workload.at_speed(speed)];
-        let setting = Setting { workloads, ..setting.clone() };
+        let setting = Experiment { workloads, ..setting.clone() };
         let (_, summary) = setting.run(&variant, 0).unwrap();
         assert_ne!(
             summary.load,

@@ -17,7 +17,7 @@ pub enum Lengths {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Drawn {
-    pub distribution: Shape,
+    pub distribution: LengthShape,
     pub mean: f64,
     /// The standard deviation; for `exponential` and `uniform` it follows from the mean and the
     /// bounds.
@@ -31,7 +31,7 @@ pub struct Drawn {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Shape {
+pub enum LengthShape {
     /// Symmetric around the mean.
     Normal,
     /// Mostly short lengths with a long tail.
@@ -73,7 +73,7 @@ impl Lengths {
                 Some("the deviation of a length must not be negative")
             }
             Drawn { min, max, .. } if min > max => Some("min of a length must not exceed max"),
-            Drawn { distribution: Shape::Uniform, max: u32::MAX, .. } => {
+            Drawn { distribution: LengthShape::Uniform, max: u32::MAX, .. } => {
                 Some("a uniform length needs max")
             }
             Drawn { .. } => None,
@@ -85,19 +85,19 @@ impl Drawn {
     fn draw(&self, stream: &mut RandomStream) -> u32 {
         let deviation = self.deviation.unwrap_or(self.mean / 2.0);
         let value = match self.distribution {
-            Shape::Normal => self.mean + deviation * stream.normal(),
-            Shape::Lognormal => {
+            LengthShape::Normal => self.mean + deviation * stream.normal(),
+            LengthShape::Lognormal => {
                 let ratio = deviation / self.mean;
                 let variance = libm::log(1.0 + ratio * ratio);
                 let middle = libm::log(self.mean) - variance / 2.0;
                 libm::exp(middle + libm::sqrt(variance) * stream.normal())
             }
-            Shape::Exponential => self.mean * stream.exponential(),
-            Shape::Uniform => {
+            LengthShape::Exponential => self.mean * stream.exponential(),
+            LengthShape::Uniform => {
                 let (min, max) = (f64::from(self.min), f64::from(self.max));
                 min + (max - min) * stream.uniform()
             }
-            Shape::Pareto => {
+            LengthShape::Pareto => {
                 // The shape with this deviation satisfies alpha (alpha - 2) = (mean / deviation)^2.
                 let ratio = self.mean / deviation.max(f64::MIN_POSITIVE);
                 let alpha = 1.0 + libm::sqrt(1.0 + ratio * ratio);
@@ -117,15 +117,19 @@ mod tests {
     #[test]
     fn lengths_have_their_means_and_stay_within_bounds() {
         let mut stream = RandomStream::new(1, Purpose::Inputs, 0);
-        for distribution in
-            [Shape::Normal, Shape::Lognormal, Shape::Exponential, Shape::Pareto, Shape::Uniform]
-        {
+        for distribution in [
+            LengthShape::Normal,
+            LengthShape::Lognormal,
+            LengthShape::Exponential,
+            LengthShape::Pareto,
+            LengthShape::Uniform,
+        ] {
             let drawn = Drawn {
                 distribution,
                 mean: 1000.0,
                 deviation: Some(250.0),
                 min: 1,
-                max: if distribution == Shape::Uniform { 1999 } else { 100_000 },
+                max: if distribution == LengthShape::Uniform { 1999 } else { 100_000 },
             };
             let lengths = Lengths::Drawn(drawn);
             assert_eq!(lengths.problem(), None);
@@ -134,7 +138,7 @@ mod tests {
             assert!((mean - 1000.0).abs() < 20.0, "{distribution:?}: {mean}");
         }
         let bounded = Drawn {
-            distribution: Shape::Exponential,
+            distribution: LengthShape::Exponential,
             mean: 100.0,
             deviation: None,
             min: 90,

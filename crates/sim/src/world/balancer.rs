@@ -6,8 +6,8 @@ use penstock_api::Operation;
 use penstock_api::mix::mix;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{RoutingConfig, Strategy};
-use penstock_core::admission::budgets::RequestTerms;
-use penstock_core::admission::queue::{ModelQueue, Passed};
+use penstock_core::admission::budgets::BudgetTerms;
+use penstock_core::admission::queue::{ModelQueue, PassedTurn};
 use penstock_core::fleet::{
     BackendSet, EngineDetails, InflightGuard, Owner, Requester, Topology, dump,
 };
@@ -57,7 +57,7 @@ pub(super) struct Arrived<'a> {
     pub(super) workload: &'a Workload,
     pub(super) tried: &'a BackendSet,
     /// The terms that its budgets set; `None` without budgets.
-    pub(super) terms: Option<&'a RequestTerms>,
+    pub(super) terms: Option<&'a BudgetTerms>,
     pub(super) attempt: u16,
     /// The time spent in a queue, in milliseconds; `None` if it has not waited.
     pub(super) queued_ms: Option<f64>,
@@ -287,12 +287,12 @@ impl Balancer {
     }
 
     /// Returns the capacity that a request waits for when every backend is full.
-    pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<Passed> {
+    pub(super) fn awaited(&self, arrived: &Arrived<'_>) -> Option<PassedTurn> {
         let profile = profile_of(arrived.request, arrived.now);
         let prompt = self.prompt_of(arrived);
         let input = self.input(arrived, &profile, prompt.as_ref());
         let AwaitedRoom { backends, is_held_back, .. } = self.generation.router.awaited(&input)?;
-        Some(Passed { backends, is_held_back })
+        Some(PassedTurn { backends, is_held_back })
     }
 
     /// Returns the time that the first token of a request takes once a backend accepts it.

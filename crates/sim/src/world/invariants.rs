@@ -3,7 +3,7 @@
 
 use penstock_core::admission::queue::ModelQueue;
 use penstock_core::fleet::Serving;
-use penstock_predict::{EngineLoad, Work};
+use penstock_predict::{EngineLoad, PromptWork};
 
 use super::result::{RequestResult, Status};
 use super::{World, WorldError};
@@ -72,7 +72,7 @@ impl World<'_> {
             |holds: bool, what| if holds { Ok(()) } else { Err(WorldError::Invariant { what }) };
         holds(!self.predicts || counted == live, "predictors do not count the requests in flight")?;
         let is_empty = |one: &EngineLoad| {
-            let Work { tokens, time_us } = one.prompt_work;
+            let PromptWork { tokens, time_us } = one.prompt_work;
             [one.waiting_count, one.stream_count, one.context_tokens, tokens, time_us] == [0.0; 5]
         };
         holds(

@@ -2,7 +2,7 @@
 //! would wake a request there is an event here, after which the requests whose turn it is decide.
 
 use penstock_api::units::to_micros;
-use penstock_core::admission::queue::{Cost, EntryId, Newcomer, Passed, QueueEnd, QueueRules};
+use penstock_core::admission::queue::{Cost, EntryId, Newcomer, PassedTurn, QueueEnd, QueueRules};
 use penstock_core::fleet::BackendSet;
 use penstock_core::routing::ServiceTime;
 
@@ -26,7 +26,7 @@ pub(super) struct EntryPlace {
 
 /// The capacity that a request waits for.
 struct AwaitedCapacity {
-    room: Passed,
+    room: PassedTurn,
     /// The time that its first token takes after that.
     service: ServiceTime,
 }
@@ -56,7 +56,7 @@ impl World<'_> {
             self.judge(id, at);
         }
         let Some(request) = self.workload.requests.get(id as usize) else { return };
-        let Some(AwaitedCapacity { room: Passed { backends, .. }, service }) =
+        let Some(AwaitedCapacity { room: PassedTurn { backends, .. }, service }) =
             self.awaited(id, balancer, at)
         else {
             return self.shed(id, ShedReason::Unserved, at);

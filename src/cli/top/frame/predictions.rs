@@ -28,7 +28,7 @@ const COLUMNS: Columns<'_> = Columns {
 /// A prediction in `/fleet`, as far as the table shows it.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Prediction {
+struct ShownPrediction {
     trusted: bool,
     error: Option<f64>,
     coverage: Option<f64>,
@@ -46,7 +46,7 @@ pub(super) fn predictions(fleet: &Value) -> Vec<FrameLine> {
     for backend in backends.into_iter().flatten() {
         let models = backend.get("models").and_then(Value::as_array);
         for model in models.into_iter().flatten() {
-            let prediction = model.get("prediction").map(Option::<Prediction>::deserialize);
+            let prediction = model.get("prediction").map(Option::<ShownPrediction>::deserialize);
             if let Some(Ok(Some(prediction))) = prediction {
                 rows.push(row(text_of(backend, "name"), text_of(model, "id"), &prediction));
             }
@@ -67,7 +67,7 @@ pub(super) fn predictions(fleet: &Value) -> Vec<FrameLine> {
     lines
 }
 
-fn row(backend: &str, model: &str, prediction: &Prediction) -> Vec<Cell> {
+fn row(backend: &str, model: &str, prediction: &ShownPrediction) -> Vec<Cell> {
     let trusted = match prediction.trusted {
         true => ("yes", Tone::Good),
         false => ("not yet", Tone::Warning),

@@ -6,7 +6,7 @@ use super::super::engine_metrics::{EnginePage, PageReader, read_slots};
 use crate::discovery::engines::facts;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum PageFormat {
     Prometheus,
     /// llama.cpp's list of slots.
     Slots,
@@ -16,19 +16,19 @@ enum Form {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ScrapeSource {
     pub(super) path: String,
-    form: Form,
+    format: PageFormat,
 }
 
 impl ScrapeSource {
-    fn new(path: &str, form: Form) -> Self {
-        Self { path: path.to_owned(), form }
+    fn new(path: &str, format: PageFormat) -> Self {
+        Self { path: path.to_owned(), format }
     }
 
     /// Reads the page; `None` if it has nothing about an engine's load.
     pub(super) fn read(&self, reader: &PageReader, page: &[u8]) -> Option<EnginePage> {
-        match self.form {
-            Form::Prometheus => reader.read(page),
-            Form::Slots => read_slots(page),
+        match self.format {
+            PageFormat::Prometheus => reader.read(page),
+            PageFormat::Slots => read_slots(page),
         }
     }
 }
@@ -39,11 +39,12 @@ pub(super) fn sources(config: &BackendConfig) -> Vec<ScrapeSource> {
         return Vec::new();
     }
     if let Some(path) = &config.telemetry.path {
-        return vec![ScrapeSource::new(path, Form::Prometheus)];
+        return vec![ScrapeSource::new(path, PageFormat::Prometheus)];
     }
     let facts = facts(config.engine);
-    let pages = facts.metrics_paths.iter().map(|path| ScrapeSource::new(path, Form::Prometheus));
-    pages.chain(facts.slots_path.map(|path| ScrapeSource::new(path, Form::Slots))).collect()
+    let pages =
+        facts.metrics_paths.iter().map(|path| ScrapeSource::new(path, PageFormat::Prometheus));
+    pages.chain(facts.slots_path.map(|path| ScrapeSource::new(path, PageFormat::Slots))).collect()
 }
 
 #[cfg(test)]

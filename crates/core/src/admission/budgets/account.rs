@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::foreign::{Foreign, LedgerSpending, SharedBalance};
 use super::money::Money;
-use super::period::{Period, Span};
+use super::period::{Period, PeriodSpan};
 use crate::fleet::{MAX_WAIT_S, Openings};
 
 /// The money of one budget and subject.
@@ -42,7 +42,7 @@ pub struct Balance {
 
 impl Account {
     /// Forgets what no longer counts.
-    pub(super) fn advance(&mut self, span: Span) {
+    pub(super) fn advance(&mut self, span: PeriodSpan) {
         // Parts of the future stay: the clock was set back, and they were spent.
         while let Some((start, amount)) = self.parts.front().copied()
             && start < span.since
@@ -175,12 +175,12 @@ impl Account {
     }
 
     /// Replaces a reserved amount by what was spent.
-    pub(super) fn settle(&mut self, reserved: Money, spent: Money, span: Span) {
+    pub(super) fn settle(&mut self, reserved: Money, spent: Money, span: PeriodSpan) {
         self.reserved = self.reserved.less(reserved);
         self.spend(spent, span);
     }
 
-    fn spend(&mut self, amount: Money, span: Span) {
+    fn spend(&mut self, amount: Money, span: PeriodSpan) {
         if amount == Money::ZERO {
             return;
         }
@@ -220,7 +220,7 @@ impl Account {
     }
 
     /// Returns whether a warning is due, once in a period.
-    pub(super) fn takes_warning(&mut self, share: f64, limit: Money, span: Span) -> bool {
+    pub(super) fn takes_warning(&mut self, share: f64, limit: Money, span: PeriodSpan) -> bool {
         let is_due = self.total().amount() >= share * limit.amount()
             && self.warned_in.is_none_or(|part| part < span.since);
         if is_due {
@@ -233,7 +233,7 @@ impl Account {
         self.refused_count += 1;
     }
 
-    pub(super) fn balance(&self, period: &Period, span: Span) -> Balance {
+    pub(super) fn balance(&self, period: &Period, span: PeriodSpan) -> Balance {
         let (spent, refused_count) = (self.total(), self.refused_count);
         let reserved = self.reserved.plus(self.foreign.reserved());
         let own = self.parts.front().map(|(start, _)| *start);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::money::Money;
-use super::period::Span;
+use super::period::PeriodSpan;
 
 /// The most rows that an account keeps: a ledger has at most two for each sixtieth of a period.
 const MAX_ROWS: usize = 16_384;
@@ -93,7 +93,7 @@ impl Foreign {
     }
 
     /// Forgets what no longer counts.
-    pub(super) fn advance(&mut self, span: Span) {
+    pub(super) fn advance(&mut self, span: PeriodSpan) {
         let before = self.spent;
         if self.rows.iter().any(|row| row.part < span.since) {
             self.rows.retain(|row| row.part >= span.since);

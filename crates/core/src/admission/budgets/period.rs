@@ -17,7 +17,7 @@ pub(super) struct Period {
 
 /// The part of time that a cost belongs to, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct PeriodSpan {
     /// The start of the part that is being filled.
     pub(super) part: u64,
     /// The start of the oldest part that still counts.
@@ -34,17 +34,17 @@ impl Period {
     }
 
     /// Returns the part of time at `unix` seconds since 1970.
-    pub(super) fn at(&self, unix: u64) -> Span {
+    pub(super) fn at(&self, unix: u64) -> PeriodSpan {
         if let BudgetPeriod::Rolling(length) = self.kind {
             let length = length.as_secs().max(PARTS);
             let width = length.div_ceil(PARTS);
             let part = unix / width * width;
             let since = (part + width).saturating_sub(length);
-            return Span { part, since, until: part + width };
+            return PeriodSpan { part, since, until: part + width };
         }
         let bounds = self.bounds(unix);
         let (start, end) = bounds.unwrap_or((unix / 86_400 * 86_400, (unix / 86_400 + 1) * 86_400));
-        Span { part: start, since: start, until: end }
+        PeriodSpan { part: start, since: start, until: end }
     }
 
     /// Returns the time at which what was spent in a part is forgotten.
@@ -93,7 +93,7 @@ mod tests {
 
     fn span(every: BudgetPeriod, zone: &str, now: &str) -> (String, String) {
         let config = BudgetConfig { every, time_zone: zone.to_owned(), ..BudgetConfig::default() };
-        let Span { since, until, .. } = Period::new(&config).at(at(now));
+        let PeriodSpan { since, until, .. } = Period::new(&config).at(at(now));
         let text =
             |unix: u64| Timestamp::from_second(unix.try_into().unwrap()).unwrap().to_string();
         (text(since), text(until))

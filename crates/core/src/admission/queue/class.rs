@@ -19,7 +19,7 @@ const MAX_COMPARED: usize = 64;
 
 /// A request as its class stores it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct QueueEntry {
     pub(super) id: EntryId,
     pub(super) owner: u64,
     pub(super) weight: u32,
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) until: Timestamp,
 }
 
-impl Entry {
+impl QueueEntry {
     /// The sort key among the requests of one owner.
     fn rank(&self) -> Rank {
         (self.due.unwrap_or(self.until), self.id)
@@ -40,7 +40,7 @@ type Rank = (Timestamp, EntryId);
 
 /// The requests of one owner.
 #[derive(Debug, Default)]
-struct Flow {
+struct OwnerFlow {
     tag: u64,
     weight: u32,
     /// Earliest deadline first. The value is the deadline that replaces a missed objective.
@@ -49,8 +49,8 @@ struct Flow {
     plain: BTreeMap<EntryId, Timestamp>,
 }
 
-impl Flow {
-    fn insert(&mut self, entry: &Entry) {
+impl OwnerFlow {
+    fn insert(&mut self, entry: &QueueEntry) {
         self.weight = entry.weight.max(1);
         self.by_deadline.insert(entry.rank(), entry.due.map(|_| entry.until));
         if entry.due.is_none() {
@@ -58,7 +58,7 @@ impl Flow {
         }
     }
 
-    fn remove(&mut self, entry: &Entry) {
+    fn remove(&mut self, entry: &QueueEntry) {
         // A request that missed its objective is filed under the end of its wait.
         let is_found = self.by_deadline.remove(&entry.rank()).is_some();
         if !is_found {
@@ -102,7 +102,7 @@ fn crowd(count: u64, weight: u32) -> u64 {
 /// The requests of one priority.
 #[derive(Debug, Default)]
 pub(super) struct Class {
-    flows: HashMap<u64, Flow>,
+    flows: HashMap<u64, OwnerFlow>,
     /// Tags of the owners with requests.
     turns: BTreeSet<(u64, u64)>,
     /// The largest tag that an owner was served at.
@@ -114,7 +114,7 @@ impl Class {
         self.turns.is_empty()
     }
 
-    pub(super) fn push(&mut self, entry: &Entry) {
+    pub(super) fn push(&mut self, entry: &QueueEntry) {
         let flow = self.flows.entry(entry.owner).or_default();
         if flow.by_deadline.is_empty() {
             // Otherwise an owner that was idle would be served alone until it had caught up.
@@ -124,7 +124,7 @@ impl Class {
         flow.insert(entry);
     }
 
-    pub(super) fn remove(&mut self, entry: &Entry) {
+    pub(super) fn remove(&mut self, entry: &QueueEntry) {
         let Some(flow) = self.flows.get_mut(&entry.owner) else { return };
         flow.remove(entry);
         if flow.by_deadline.is_empty() {
@@ -206,7 +206,7 @@ impl Class {
         let virtual_time = self.virtual_time;
         // Without a lead an owner returns at the virtual time anyway: forgetting it changes no
         // turn.
-        let has_lead = |flow: &Flow| keeps_leads && flow.tag > virtual_time;
+        let has_lead = |flow: &OwnerFlow| keeps_leads && flow.tag > virtual_time;
         self.flows.retain(|_, flow| !flow.by_deadline.is_empty() || has_lead(flow));
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use penstock_api::units::Timestamp;
 
-use super::class::{Class, Entry};
+use super::class::{Class, QueueEntry};
 use super::{Charge, Cost, EntryId, Newcomer};
 use crate::fleet::BackendSet;
 
@@ -30,13 +30,13 @@ impl Line {
         self.len == 0
     }
 
-    pub(super) fn push(&mut self, priority: i32, entry: &Entry) {
+    pub(super) fn push(&mut self, priority: i32, entry: &QueueEntry) {
         self.forget_idle();
         self.classes.entry(Reverse(priority)).or_default().push(entry);
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, priority: i32, entry: &Entry) {
+    pub(super) fn remove(&mut self, priority: i32, entry: &QueueEntry) {
         if let Some(class) = self.classes.get_mut(&Reverse(priority)) {
             class.remove(entry);
             self.len -= 1;

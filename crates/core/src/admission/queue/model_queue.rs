@@ -7,9 +7,9 @@ use ahash::HashMap;
 use penstock_api::units::Timestamp;
 use penstock_config::{QueueConfig, QueueOrder};
 
-use super::class::Entry;
+use super::class::QueueEntry;
 use super::line::Line;
-use super::{Charge, Cost, EntryId, Joined, Newcomer, Passed, QueueEnd, QueueFull};
+use super::{Charge, Cost, EntryId, Joined, Newcomer, PassedTurn, QueueEnd, QueueFull};
 use crate::fleet::BackendSet;
 
 /// The most lines. Requests for further sets of backends share the last line, where the first
@@ -49,7 +49,7 @@ pub enum Turn {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TurnState {
     Waiting,
     HasTurn,
     Displaced,
@@ -57,17 +57,17 @@ enum State {
 
 /// A request in the queue.
 #[derive(Debug)]
-struct Slot {
-    entry: Entry,
+struct QueueSlot {
+    entry: QueueEntry,
     priority: i32,
     line: usize,
-    state: State,
+    state: TurnState,
     /// True if it found room that was kept for others.
     is_held_back: bool,
     waker: Option<Waker>,
 }
 
-impl Slot {
+impl QueueSlot {
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -77,7 +77,7 @@ impl Slot {
 
 #[derive(Debug, Default)]
 pub struct ModelQueue {
-    slots: HashMap<EntryId, Slot>,
+    slots: HashMap<EntryId, QueueSlot>,
     /// The number of waiting requests. Displaced ones no longer count, though they have not left
     /// yet.
     len: usize,
@@ -154,10 +154,10 @@ impl ModelQueue {
         let id = EntryId(self.next);
         let Newcomer { backends, priority, owner, weight, due, until } = *newcomer;
         // The deadline is the earlier of both: after the end of its wait an objective is void.
-        let entry = Entry { id, owner, weight, due: due.filter(|due| *due < until), until };
+        let entry = QueueEntry { id, owner, weight, due: due.filter(|due| *due < until), until };
         let line = self.line_of(backends);
-        let (state, is_held_back, waker) = (State::Waiting, false, None);
-        let slot = Slot { entry, priority, line, state, is_held_back, waker };
+        let (state, is_held_back, waker) = (TurnState::Waiting, false, None);
+        let slot = QueueSlot { entry, priority, line, state, is_held_back, waker };
         if let Some(line) = self.lines.get_mut(line) {
             line.push(priority, &entry);
         }
@@ -175,9 +175,9 @@ impl ModelQueue {
             return Poll::Ready(Turn::Decide);
         };
         match slot.state {
-            State::HasTurn => Poll::Ready(Turn::Decide),
-            State::Displaced => Poll::Ready(Turn::Displaced),
-            State::Waiting => {
+            TurnState::HasTurn => Poll::Ready(Turn::Decide),
+            TurnState::Displaced => Poll::Ready(Turn::Displaced),
+            TurnState::Waiting => {
                 slot.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
@@ -200,9 +200,9 @@ impl ModelQueue {
 
     /// Ends the turn of a request that found no room, as `passed` says. It keeps its place. If
     /// there is room that is kept for others, the next owner of its line tries.
-    pub fn pass(&mut self, id: EntryId, passed: Passed, now: Timestamp) {
-        let Passed { backends, is_held_back } = passed;
-        let found = self.slots.get(&id).filter(|slot| slot.state == State::HasTurn);
+    pub fn pass(&mut self, id: EntryId, passed: PassedTurn, now: Timestamp) {
+        let PassedTurn { backends, is_held_back } = passed;
+        let found = self.slots.get(&id).filter(|slot| slot.state == TurnState::HasTurn);
         let Some(slot) = found else { return };
         let (entry, priority, before) = (slot.entry, slot.priority, slot.line);
         let is_same = self.lines.get(before).is_some_and(|line| line.backends == backends);
@@ -216,7 +216,7 @@ impl ModelQueue {
             line.push(priority, &entry);
         }
         if let Some(slot) = self.slots.get_mut(&id) {
-            (slot.line, slot.state) = (line, State::Waiting);
+            (slot.line, slot.state) = (line, TurnState::Waiting);
             if is_held_back && !std::mem::replace(&mut slot.is_held_back, true) {
                 self.held_back_count += 1;
             }
@@ -237,7 +237,7 @@ impl ModelQueue {
     pub fn serve(&mut self, id: EntryId, cost: Cost, now: Timestamp) -> Option<Charge> {
         let slot = self.slots.get(&id);
         let charge = slot.map(|slot| {
-            let Slot { entry: Entry { owner, weight, .. }, priority, line, .. } = *slot;
+            let QueueSlot { entry: QueueEntry { owner, weight, .. }, priority, line, .. } = *slot;
             Charge { cost, owner, weight, priority, line }
         });
         if let Some(charge) = &charge
@@ -260,7 +260,7 @@ impl ModelQueue {
     /// Removes a request that no longer waits.
     pub fn leave(&mut self, id: EntryId, end: QueueEnd, now: Timestamp) {
         let Some(slot) = self.slots.remove(&id) else { return };
-        if slot.state == State::Displaced {
+        if slot.state == TurnState::Displaced {
             // Its place went to another request when it was evicted.
             self.count(QueueEnd::Displaced);
             return;
@@ -301,7 +301,7 @@ impl ModelQueue {
         };
         let id = last.or_else(of_most)?;
         let slot = self.slots.get_mut(&id)?;
-        slot.state = State::Displaced;
+        slot.state = TurnState::Displaced;
         slot.wake();
         let (entry, priority, line) = (slot.entry, slot.priority, slot.line);
         if let Some(line) = self.lines.get_mut(line) {
@@ -351,7 +351,7 @@ impl ModelQueue {
             Some((_, id)) => {
                 self.turn = Some(id);
                 if let Some(slot) = self.slots.get_mut(&id) {
-                    slot.state = State::HasTurn;
+                    slot.state = TurnState::HasTurn;
                     slot.wake();
                 }
             }

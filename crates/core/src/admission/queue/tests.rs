@@ -22,8 +22,8 @@ fn backends(ids: &[u16]) -> BackendSet {
 }
 
 /// A turn that found no room on these backends.
-fn room(ids: &[u16]) -> Passed {
-    Passed { backends: backends(ids), is_held_back: false }
+fn room(ids: &[u16]) -> PassedTurn {
+    PassedTurn { backends: backends(ids), is_held_back: false }
 }
 
 fn newcomer(owner: u64) -> Newcomer {
@@ -289,7 +289,7 @@ fn held_back_owner_passes_its_turn_to_the_next_owner() {
     let mut queue = ModelQueue::default();
     let large = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
     let again = queue.join(&newcomer(1), RULES, at(0)).unwrap().id;
-    let held = Passed { is_held_back: true, ..room(&[1]) };
+    let held = PassedTurn { is_held_back: true, ..room(&[1]) };
     queue.pass(large, held, at(0));
     assert_eq!((queue.turn(), queue.held_back()), (Some(large), 1), "for the second one that came");
     queue.pass(large, held, at(0));
@@ -316,7 +316,7 @@ fn owners_that_are_held_back_cost_few_decisions() {
     queue.signal(at(0));
     let mut decisions = 0;
     while let Some(id) = queue.turn() {
-        queue.pass(id, Passed { is_held_back: true, ..room(&[1]) }, at(0));
+        queue.pass(id, PassedTurn { is_held_back: true, ..room(&[1]) }, at(0));
         decisions += 1;
     }
     assert_eq!(decisions, 17);

@@ -44,12 +44,12 @@ impl LimitKind {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Account {
-    pub(super) state: Mutex<State>,
+pub(super) struct ClientAccount {
+    pub(super) state: Mutex<AccountState>,
     pub(super) refused: KindCounters<{ LimitKind::ALL.len() }>,
 }
 
-impl Account {
+impl ClientAccount {
     pub(super) fn figures(&self, name: &Arc<str>, now: LimitTime) -> KeyFigures {
         let state = self.state.lock();
         let is_today = state.day == now.unix / DAY;
@@ -64,14 +64,14 @@ impl Account {
 
 /// A client's account, with the limits that apply to a request.
 #[derive(Debug)]
-pub(super) struct Hold {
-    pub(super) account: Arc<Account>,
+pub(super) struct AccountHold {
+    pub(super) account: Arc<ClientAccount>,
     pub(super) limits: RateLimits,
     is_address: bool,
 }
 
-impl Hold {
-    pub(super) fn new(account: Arc<Account>, limits: &RateLimits) -> Self {
+impl AccountHold {
+    pub(super) fn new(account: Arc<ClientAccount>, limits: &RateLimits) -> Self {
         Self { account, limits: limits.clone(), is_address: false }
     }
 
@@ -81,7 +81,7 @@ impl Hold {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(super) struct AccountState {
     requests: LeakyBucket,
     tokens: LeakyBucket,
     pub(super) in_flight: u32,
@@ -94,7 +94,7 @@ pub(super) struct State {
     day_tokens: u64,
 }
 
-impl State {
+impl AccountState {
     /// Brings all usage up to `now`.
     pub(super) fn advance(&mut self, limits: &RateLimits, now: LimitTime) {
         if let Some(limit) = limits.requests_per_minute {
@@ -110,7 +110,12 @@ impl State {
     }
 
     /// Checks that a request fits every limit.
-    pub(super) fn check(&self, hold: &Hold, tokens: u64, now: LimitTime) -> Result<(), Refusal> {
+    pub(super) fn check(
+        &self,
+        hold: &AccountHold,
+        tokens: u64,
+        now: LimitTime,
+    ) -> Result<(), Refusal> {
         let refusal = |kind, limit, wait| Refusal {
             kind,
             limit,

@@ -11,7 +11,7 @@ use ahash::HashMap;
 use parking_lot::Mutex;
 use penstock_config::KeyHash;
 
-use super::account::Account;
+use super::account::ClientAccount;
 
 const SHARDS: usize = 16;
 
@@ -47,7 +47,7 @@ impl From<IpAddr> for AddressKey {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Addresses {
+pub(super) struct ClientAddresses {
     shards: [Mutex<Shard>; SHARDS],
     hashes: ahash::RandomState,
     /// The most addresses per shard.
@@ -55,14 +55,14 @@ pub(super) struct Addresses {
     evicted: AtomicU64,
 }
 
-impl Addresses {
+impl ClientAddresses {
     /// Sets the capacity to `most` addresses, rounded up to a multiple of the number of shards.
     pub(super) fn set_capacity(&self, most: usize) {
         self.capacity.store(most.div_ceil(SHARDS).max(1), Ordering::Relaxed);
     }
 
     /// The account of an address, which becomes the most recently used one.
-    pub(super) fn account(&self, key: AddressKey) -> Arc<Account> {
+    pub(super) fn account(&self, key: AddressKey) -> Arc<ClientAccount> {
         let place = usize::try_from(self.hashes.hash_one(key) >> 60).unwrap_or_default();
         let Some(shard) = self.shards.get(place) else {
             debug_assert!(false, "four bits name a shard");
@@ -90,22 +90,22 @@ impl Addresses {
 #[derive(Debug, Default)]
 struct Shard {
     places: HashMap<AddressKey, usize>,
-    entries: Vec<Entry>,
+    entries: Vec<AddressEntry>,
     newest: Option<usize>,
     oldest: Option<usize>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct AddressEntry {
     key: AddressKey,
-    account: Arc<Account>,
+    account: Arc<ClientAccount>,
     newer: Option<usize>,
     older: Option<usize>,
 }
 
 impl Shard {
     /// The account of an address, and the number of addresses evicted for it.
-    fn account(&mut self, key: AddressKey, capacity: usize) -> (Arc<Account>, u64) {
+    fn account(&mut self, key: AddressKey, capacity: usize) -> (Arc<ClientAccount>, u64) {
         if let Some(place) = self.places.get(&key).copied() {
             self.unlink(place);
             self.link_newest(place);
@@ -118,9 +118,9 @@ impl Shard {
             self.remove(oldest);
             evicted += 1;
         }
-        let account = Arc::<Account>::default();
+        let account = Arc::<ClientAccount>::default();
         let place = self.entries.len();
-        let entry = Entry { key, account: Arc::clone(&account), newer: None, older: None };
+        let entry = AddressEntry { key, account: Arc::clone(&account), newer: None, older: None };
         self.entries.push(entry);
         self.places.insert(key, place);
         self.link_newest(place);
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn table_is_bounded() {
-        let addresses = Addresses::default();
+        let addresses = ClientAddresses::default();
         addresses.set_capacity(160);
         for number in 0..100_000_u32 {
             addresses.account(IpAddr::from(number.to_be_bytes()).into());

@@ -4,13 +4,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::account::Hold;
+use super::account::AccountHold;
 use super::{LimitTime, RateStatus};
 
 /// A request's part of its client's limits.
 #[derive(Debug)]
 pub struct RatePermit {
-    holds: [Option<Hold>; 2],
+    holds: [Option<AccountHold>; 2],
     reserved: u64,
     since: LimitTime,
     status: RateStatus,
@@ -19,7 +19,7 @@ pub struct RatePermit {
 
 impl RatePermit {
     pub(super) fn new(
-        holds: [Option<Hold>; 2],
+        holds: [Option<AccountHold>; 2],
         reserved: u64,
         since: LimitTime,
         status: RateStatus,
@@ -56,7 +56,7 @@ impl RatePermit {
     }
 
     /// The account of the key.
-    pub(super) fn key(&self) -> Option<&Hold> {
+    pub(super) fn key(&self) -> Option<&AccountHold> {
         self.holds.first().and_then(Option::as_ref)
     }
 

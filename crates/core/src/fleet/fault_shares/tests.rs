@@ -26,7 +26,7 @@ impl Model {
     }
 
     /// A response after a tenth of a second.
-    fn learn(&mut self, backend: u64, is_fault: bool) -> Changes {
+    fn learn(&mut self, backend: u64, is_fault: bool) -> PauseChanges {
         let started = self.now();
         self.millis += 100;
         let sign =

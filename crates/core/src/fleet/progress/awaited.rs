@@ -21,7 +21,7 @@ const MIN_PATIENCE: Duration = Duration::from_secs(1);
 const MAX_PATIENCE: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Default)]
-struct Slot {
+struct AwaitedSlot {
     /// The start of the request; 0 if the slot is free.
     sent: AtomicU64,
     /// The time until its first byte is overdue, in microseconds.
@@ -31,7 +31,7 @@ struct Slot {
 /// The requests in flight that may take long, and the last sign of life before them.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedWork {
-    slots: [Slot; 8],
+    slots: [AwaitedSlot; 8],
     /// The end of the last check that passed.
     passed_at: AtomicU64,
     /// The start of the first request since the last sign of life.
@@ -50,7 +50,8 @@ impl AwaitedWork {
             return None;
         }
         let (order, started) = (Ordering::Relaxed, now.0.max(1));
-        let is_taken = |slot: &Slot| slot.sent.compare_exchange(0, started, order, order).is_ok();
+        let is_taken =
+            |slot: &AwaitedSlot| slot.sent.compare_exchange(0, started, order, order).is_ok();
         let index = self.slots.iter().position(is_taken)?;
         if let Some(slot) = self.slots.get(index) {
             slot.patience.store(to_micros(patience), order);

@@ -61,7 +61,7 @@ pub struct Capture {
     pub attempt: u32,
     /// The time of the decision, in microseconds since the process started.
     at_us: u64,
-    request: RequestRecord,
+    request: CapturedRequest,
     pub(super) strategy: StrategyRecord,
     /// The seed of the generator that random picks drew from.
     pub(super) seed: Hex,
@@ -76,8 +76,9 @@ pub struct Capture {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RequestRecord {
+// Errors about a capture name it so.
+#[serde(expecting = "struct RequestRecord", deny_unknown_fields)]
+struct CapturedRequest {
     operation: String,
     /// The model as the client named it.
     model: String,
@@ -222,7 +223,7 @@ impl Router {
             request_id: of.request_id.to_owned(),
             attempt: of.attempt,
             at_us: input.now.0,
-            request: RequestRecord::of(&self.names, input, &features),
+            request: CapturedRequest::of(&self.names, input, &features),
             strategy: StrategyRecord::of(self, decision.strategy),
             seed: Hex(of.seed),
             turn: trace.turn(),
@@ -300,7 +301,7 @@ impl Capture {
     }
 }
 
-impl RequestRecord {
+impl CapturedRequest {
     fn of(names: &Names, input: &RouteInput<'_>, features: &RequestFeatures) -> Self {
         let request = input.request;
         Self {

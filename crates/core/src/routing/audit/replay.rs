@@ -10,7 +10,7 @@ use super::explain::CandidateReport;
 use super::trace::{Pass, Trace};
 use crate::fleet::ModelId;
 use crate::routing::filters::{self, RejectReason};
-use crate::routing::random::Replay;
+use crate::routing::random::ReplaySource;
 use crate::routing::recorder::Recorder;
 use crate::routing::scratch::RouteContext;
 use crate::routing::{Router, Scratch};
@@ -114,7 +114,7 @@ impl Router {
         // As recorded: nothing of the present fleet may enter the decision.
         scratch.readings.candidates = candidates;
         let mut rng = SmallRng::seed_from_u64(capture.seed.0);
-        let mut random = Replay { turn: capture.turn.unwrap_or(turn), rng: &mut rng };
+        let mut random = ReplaySource { turn: capture.turn.unwrap_or(turn), rng: &mut rng };
         let features = capture.features();
         let strategy = self.strategy_again(capture);
         let context =

@@ -27,7 +27,7 @@ use super::trace::Trace;
 use crate::fleet::{ModelId, Topology};
 use crate::prefix::MemoryBudget;
 use crate::routing::{Router, SessionField, Weighted};
-use counts::{Counters, Setting};
+use counts::{Counters, ShadowSetting};
 use worker::Worker;
 
 /// A live decision for the shadow to compare with.
@@ -81,7 +81,7 @@ impl Default for Bounds {
 }
 
 #[derive(Debug)]
-struct Message {
+struct QueuedDecision {
     decision: ObservedDecision,
     _claim: Claim,
 }
@@ -111,13 +111,13 @@ impl Drop for Claim {
 /// A shadow strategy. Its thread ends when the last holder drops it.
 #[derive(Debug)]
 pub struct Shadow {
-    sender: SyncSender<Message>,
+    sender: SyncSender<QueuedDecision>,
     counters: Arc<Counters>,
     bodies: Arc<AtomicUsize>,
     max_bodies: usize,
     session: Option<SessionField>,
     pools: [Arc<MemoryBudget>; 2],
-    setting: Setting,
+    setting: ShadowSetting,
 }
 
 impl Shadow {
@@ -139,7 +139,7 @@ impl Shadow {
         config: &ShadowConfig,
         bounds: Bounds,
         now: Timestamp,
-    ) -> (Self, Worker, Receiver<Message>) {
+    ) -> (Self, Worker, Receiver<QueuedDecision>) {
         let (sender, receiver) = sync_channel(bounds.queue);
         let counters = Arc::<Counters>::default();
         let router = Router::new(&routing.tried_out(config));
@@ -154,7 +154,11 @@ impl Shadow {
             max_bodies: bounds.bodies.to_usize(),
             session,
             pools: pools.clone(),
-            setting: Setting { started_at: now, sample: config.sample, sides: sides_of(routing) },
+            setting: ShadowSetting {
+                started_at: now,
+                sample: config.sample,
+                sides: sides_of(routing),
+            },
         };
         let live = Router::new(routing);
         let worker = Worker::new(router, &live, config.sample, pools, counters);
@@ -171,8 +175,8 @@ impl Shadow {
         let claim = Claim::take(&self.bodies, decision.body.len(), self.max_bodies);
         // Dropped and counted where there is no room: a live request never waits for the shadow.
         let is_queued = claim.is_some_and(|claim| {
-            let message = Message { decision, _claim: claim };
-            self.sender.try_send(message).is_ok()
+            let queued = QueuedDecision { decision, _claim: claim };
+            self.sender.try_send(queued).is_ok()
         });
         if !is_queued {
             self.counters.count_dropped();

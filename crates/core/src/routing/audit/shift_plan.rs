@@ -3,7 +3,7 @@
 //! proxy. Contexts that engines reported in refusals count like declared ones.
 
 use penstock_api::{ErrorCode, Operation};
-use penstock_dialect::Conversation;
+use penstock_dialect::ShiftConversation;
 use penstock_scan::{ScanOptions, scan};
 
 use super::dry_run::{ContextShiftReport, DryRun, DryRunOutcome, DryRunReport, DryRunRequest};
@@ -81,7 +81,7 @@ impl ShiftPlan {
         let to_fit = router.tokens_to_fit(&profile).0;
         let none = BackendSet::default();
         let target = shift.target(model.serving.iter(), &none, estimated, to_fit)?;
-        let conversation = Conversation::read(operation, body)?;
+        let conversation = ShiftConversation::read(operation, body)?;
         let cut = conversation.shift(conversation.share(target, estimated), false)?;
         Some(Self { body: cut.apply(body), dropped: cut.dropped(), whole_tokens: estimated })
     }

@@ -105,7 +105,7 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::routing::random::Replay;
+    use crate::routing::random::ReplaySource;
     use crate::routing::scratch::Scratch;
 
     fn candidate(residency: Residency, model_in_flight: u32, in_flight: u32) -> Candidate {
@@ -128,7 +128,7 @@ mod tests {
             (0..).zip(candidates).map(|(row, one)| Candidate { row, ..*one }).collect();
         let (mut scratch, mut rng) = (Scratch::default(), SmallRng::seed_from_u64(1));
         let (rows, _) = scratch.split(all.len());
-        let mut random = Replay { turn, rng: &mut rng };
+        let mut random = ReplaySource { turn, rng: &mut rng };
         let picked = pick(all.iter(), rows, &mut random, ModelId(0)).unwrap();
         assert_eq!(picked.candidates as usize, all.len());
         (picked.row, picked.turn)

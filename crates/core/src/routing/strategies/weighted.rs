@@ -9,7 +9,7 @@ use crate::routing::filters::RejectReason;
 use crate::routing::random::RandomSource;
 use crate::routing::record::ScoreRecord;
 use crate::routing::recorder::Recorder;
-use crate::routing::scratch::{Readings, RouteContext};
+use crate::routing::scratch::{CandidateReadings, RouteContext};
 
 /// Picks one of the candidates in `context.scratch` by their readings alone, live or recorded.
 /// `features` are the request's, with `in_turn` set if it has no prompt.
@@ -20,7 +20,7 @@ pub(in crate::routing) fn pick(
     context: &mut RouteContext<'_, impl RandomSource, impl Recorder>,
 ) -> Option<Picked> {
     let RouteContext { random, scratch, recorder } = context;
-    let Readings { candidates, matrix, .. } = &mut scratch.readings;
+    let CandidateReadings { candidates, matrix, .. } = &mut scratch.readings;
     if candidates.is_empty() {
         return None;
     }
@@ -79,7 +79,7 @@ mod tests {
     use rand::rngs::SmallRng;
 
     use super::*;
-    use crate::routing::random::Replay;
+    use crate::routing::random::ReplaySource;
     use crate::routing::recorder::NoRecord;
     use crate::routing::scratch::Scratch;
     use penstock_scoring::{Picker, PredictedLatency, parse_scorers};
@@ -106,7 +106,7 @@ mod tests {
             let candidates = (0..3).map(candidate).collect();
             let mut scratch = Scratch::default();
             scratch.readings.candidates = candidates;
-            let mut random = Replay { turn: 0, rng: &mut rng };
+            let mut random = ReplaySource { turn: 0, rng: &mut rng };
             let context = &mut RouteContext {
                 random: &mut random,
                 scratch: &mut scratch,

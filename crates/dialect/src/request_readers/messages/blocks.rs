@@ -10,7 +10,7 @@ use crate::json::{Text, is_string, read_value};
 
 #[derive(Deserialize)]
 #[serde(bound(deserialize = "'de: 'a"))]
-struct Block<'a> {
+struct InputBlock<'a> {
     #[serde(rename = "type")]
     kind: Text<'a>,
     text: Option<Text<'a>>,
@@ -49,7 +49,7 @@ pub(super) fn read_content<'a>(
         parts.push(Part::Text(read_value(content, field, "text")?));
         return Ok(());
     }
-    let blocks: Vec<Block<'_>> =
+    let blocks: Vec<InputBlock<'_>> =
         read_value(content, field, "a string or a list of content blocks")?;
     for block in blocks {
         parts.extend(read_block(block, field)?);
@@ -57,7 +57,10 @@ pub(super) fn read_content<'a>(
     Ok(())
 }
 
-fn read_block<'a>(block: Block<'a>, field: &'static str) -> Result<Option<Part<'a>>, ConvertError> {
+fn read_block<'a>(
+    block: InputBlock<'a>,
+    field: &'static str,
+) -> Result<Option<Part<'a>>, ConvertError> {
     let part = match &*block.kind {
         "text" => Part::Text(block.text.unwrap_or_default()),
         "thinking" => {
@@ -100,7 +103,10 @@ fn read_block<'a>(block: Block<'a>, field: &'static str) -> Result<Option<Part<'
 }
 
 /// Converts a search result to text: its title, its source and its content.
-fn read_search_result<'a>(block: Block<'a>, field: &'static str) -> Result<Part<'a>, ConvertError> {
+fn read_search_result<'a>(
+    block: InputBlock<'a>,
+    field: &'static str,
+) -> Result<Part<'a>, ConvertError> {
     const SOURCE: &str = "messages whose search results have a source";
     let mut parts = Vec::new();
     if let Some(content) = block.content {
@@ -133,7 +139,7 @@ fn read_image<'a>(
 
 /// Reads a document: text, or a file that only Anthropic's platform can read.
 /// Its title and its context are text before it, since other APIs have no members for them.
-fn read_document<'a>(block: &Block<'a>) -> Result<Part<'a>, ConvertError> {
+fn read_document<'a>(block: &InputBlock<'a>) -> Result<Part<'a>, ConvertError> {
     let reason = "of documents, only those of plain text are";
     let unsupported = ConvertError::Unsupported { field: "messages", reason };
     let source: Source<'_> =

@@ -84,7 +84,7 @@ pub(super) fn fill_tools<'a>(
 ) -> Result<(), ConvertError> {
     #[derive(Deserialize)]
     #[serde(bound(deserialize = "'de: 'a"))]
-    struct Choice<'a> {
+    struct AnthropicToolChoice<'a> {
         #[serde(rename = "type")]
         kind: Text<'a>,
         name: Option<Text<'a>>,
@@ -100,7 +100,9 @@ pub(super) fn fill_tools<'a>(
             None => _ = hosted.insert(name.to_string()),
         }
     }
-    let Some(choice) = fields.take_as::<Choice<'_>>("tool_choice", CHOICE)? else { return Ok(()) };
+    let Some(choice) = fields.take_as::<AnthropicToolChoice<'_>>("tool_choice", CHOICE)? else {
+        return Ok(());
+    };
     conversation.tools.parallel = choice.disable_parallel_tool_use.map(|disabled| !disabled);
     let invalid = ConvertError::Invalid { field: "tool_choice", expected: CHOICE };
     conversation.tools.choice = match (&*choice.kind, choice.name) {

@@ -6,11 +6,11 @@ use serde_json::value::RawValue;
 use crate::conversation::{Call, CallResult, Image, Message, Part, Role, flat_name};
 use crate::error::ConvertError;
 use crate::image;
-use crate::json::{Object, Text, is_string};
+use crate::json::{JsonObject, Text, is_string};
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct Item<'a> {
+struct InputItem<'a> {
     #[serde(rename = "type")]
     kind: Option<Text<'a>>,
     role: Option<Text<'a>>,
@@ -55,7 +55,7 @@ pub(super) fn read_items<'a>(
             index,
             expected: "an item of a known type",
         };
-        let item: Item<'_> = serde_json::from_str(raw.get()).map_err(|_error| invalid)?;
+        let item: InputItem<'_> = serde_json::from_str(raw.get()).map_err(|_error| invalid)?;
         let (role, parts) = read_item(item).ok_or(invalid)?;
         match messages.last_mut() {
             Some(last) if last.role == role && matches!(role, Role::System | Role::Assistant) => {
@@ -69,7 +69,7 @@ pub(super) fn read_items<'a>(
 
 /// Reads the author and the parts of an item; returns `None` if it is malformed, or made by
 /// OpenAI's platform.
-fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
+fn read_item(item: InputItem<'_>) -> Option<(Role, Vec<Part<'_>>)> {
     match item.kind.as_deref() {
         None | Some("message") => {
             let role = match item.role.as_deref()? {
@@ -94,7 +94,7 @@ fn read_item(item: Item<'_>) -> Option<(Role, Vec<Part<'_>>)> {
         }
         Some("custom_tool_call") => {
             let mut arguments = Vec::new();
-            Object::new(&mut arguments).text("input", &item.input?);
+            JsonObject::new(&mut arguments).text("input", &item.input?);
             let arguments = String::from_utf8(arguments).ok()?;
             let name = full_name(item.name?, item.namespace);
             Some((Role::Assistant, vec![call(item.call_id, name, arguments.into())]))

@@ -6,12 +6,12 @@ use serde::Deserialize;
 
 use crate::event::CallStart;
 use crate::gathered::{add_inside, call_id};
-use crate::json::{Object, Text, is_object};
-use crate::reply::Reply;
+use crate::json::{JsonObject, Text, is_object};
+use crate::reply::ReplyFacts;
 
 /// The kind of an item.
 #[derive(Debug, Default)]
-pub(super) enum Kind {
+pub(super) enum ItemKind {
     /// A message of the model.
     #[default]
     Text,
@@ -35,9 +35,9 @@ pub(super) struct Target {
     namespace: Option<String>,
 }
 
-impl Kind {
+impl ItemKind {
     /// Creates a call with the backend's id and name, in the form that the client knows.
-    pub(super) fn call(start: &CallStart<'_>, reply: &Reply) -> Self {
+    pub(super) fn call(start: &CallStart<'_>, reply: &ReplyFacts) -> Self {
         let CallStart { place, id, name } = *start;
         let call_id = call_id(id, place, &reply.context.request_id).into_owned();
         let form = reply.terms.tools.get(name);
@@ -55,7 +55,7 @@ impl Kind {
 /// An item, open or complete.
 #[derive(Debug, Default)]
 pub(super) struct Item {
-    pub(super) kind: Kind,
+    pub(super) kind: ItemKind,
     /// The text so far; of a call, the arguments.
     pub(super) text: String,
     /// The token probabilities: the inside of a JSON list.
@@ -66,13 +66,13 @@ pub(super) struct Item {
 
 impl Item {
     /// Creates an empty item at an index of the output.
-    pub(super) fn new(kind: Kind, index: u64, request_id: &str) -> Self {
+    pub(super) fn new(kind: ItemKind, index: u64, request_id: &str) -> Self {
         // As OpenAI's ids start.
         let prefix = match kind {
-            Kind::Text | Kind::Refusal => "msg",
-            Kind::Thinking => "rs",
-            Kind::Call(_) => "fc",
-            Kind::FreeForm(_) => "ctc",
+            ItemKind::Text | ItemKind::Refusal => "msg",
+            ItemKind::Thinking => "rs",
+            ItemKind::Call(_) => "fc",
+            ItemKind::FreeForm(_) => "ctc",
         };
         let id = format!("{prefix}_{request_id}_{index}");
         Self { kind, id, index, ..Self::default() }
@@ -86,18 +86,18 @@ impl Item {
     /// Returns the index of the call among the calls.
     pub(super) fn place(&self) -> Option<usize> {
         match &self.kind {
-            Kind::Text | Kind::Refusal | Kind::Thinking => None,
-            Kind::Call(target) | Kind::FreeForm(target) => Some(target.place),
+            ItemKind::Text | ItemKind::Refusal | ItemKind::Thinking => None,
+            ItemKind::Call(target) | ItemKind::FreeForm(target) => Some(target.place),
         }
     }
 
     /// Returns whether a piece of this kind belongs to it.
-    pub(super) fn continues(&self, kind: &Kind) -> bool {
+    pub(super) fn continues(&self, kind: &ItemKind) -> bool {
         matches!(
             (&self.kind, kind),
-            (Kind::Text, Kind::Text)
-                | (Kind::Refusal, Kind::Refusal)
-                | (Kind::Thinking, Kind::Thinking)
+            (ItemKind::Text, ItemKind::Text)
+                | (ItemKind::Refusal, ItemKind::Refusal)
+                | (ItemKind::Thinking, ItemKind::Thinking)
         )
     }
 
@@ -109,20 +109,22 @@ impl Item {
     /// Returns the type of its content part, and of the event of a piece.
     pub(super) fn part(&self) -> Option<(&'static str, &'static str)> {
         match self.kind {
-            Kind::Text => Some(("output_text", "response.output_text.delta")),
-            Kind::Refusal => Some(("refusal", "response.refusal.delta")),
-            Kind::Thinking => Some(("reasoning_text", "response.reasoning_text.delta")),
-            Kind::Call(_) | Kind::FreeForm(_) => None,
+            ItemKind::Text => Some(("output_text", "response.output_text.delta")),
+            ItemKind::Refusal => Some(("refusal", "response.refusal.delta")),
+            ItemKind::Thinking => Some(("reasoning_text", "response.reasoning_text.delta")),
+            ItemKind::Call(_) | ItemKind::FreeForm(_) => None,
         }
     }
 
     /// Returns the type of the event of a piece, if pieces are sent.
     pub(super) fn delta_kind(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Text | Kind::Refusal | Kind::Thinking => self.part().map(|(_, delta)| delta),
-            Kind::Call(_) => Some("response.function_call_arguments.delta"),
+            ItemKind::Text | ItemKind::Refusal | ItemKind::Thinking => {
+                self.part().map(|(_, delta)| delta)
+            }
+            ItemKind::Call(_) => Some("response.function_call_arguments.delta"),
             // The input is a string inside the arguments: it is known once they are complete.
-            Kind::FreeForm(_) => None,
+            ItemKind::FreeForm(_) => None,
         }
     }
 
@@ -130,10 +132,10 @@ impl Item {
     /// has any of it.
     pub(super) fn last_delta_kind(&self) -> Option<&'static str> {
         match self.kind {
-            Kind::Call(_) if self.has_no_text() => self.delta_kind(),
+            ItemKind::Call(_) if self.has_no_text() => self.delta_kind(),
             // Its input came as a member of JSON: only the whole of it can be unwrapped.
-            Kind::FreeForm(_) => Some("response.custom_tool_call_input.delta"),
-            Kind::Text | Kind::Refusal | Kind::Thinking | Kind::Call(_) => None,
+            ItemKind::FreeForm(_) => Some("response.custom_tool_call_input.delta"),
+            ItemKind::Text | ItemKind::Refusal | ItemKind::Thinking | ItemKind::Call(_) => None,
         }
     }
 
@@ -144,11 +146,11 @@ impl Item {
     /// Returns the event that completes its text: type, member, text.
     pub(super) fn done(&self) -> (&'static str, &'static str, Cow<'_, str>) {
         let (kind, member) = match self.kind {
-            Kind::Text => ("response.output_text.done", "text"),
-            Kind::Refusal => ("response.refusal.done", "refusal"),
-            Kind::Thinking => ("response.reasoning_text.done", "text"),
-            Kind::Call(_) => ("response.function_call_arguments.done", "arguments"),
-            Kind::FreeForm(_) => ("response.custom_tool_call_input.done", "input"),
+            ItemKind::Text => ("response.output_text.done", "text"),
+            ItemKind::Refusal => ("response.refusal.done", "refusal"),
+            ItemKind::Thinking => ("response.reasoning_text.done", "text"),
+            ItemKind::Call(_) => ("response.function_call_arguments.done", "arguments"),
+            ItemKind::FreeForm(_) => ("response.custom_tool_call_input.done", "input"),
         };
         (kind, member, self.whole_text())
     }
@@ -157,18 +159,20 @@ impl Item {
     /// that the token limit cut are shown as they are.
     fn whole_text(&self) -> Cow<'_, str> {
         #[derive(Deserialize)]
-        struct Arguments<'a> {
+        struct FreeFormArguments<'a> {
             #[serde(borrow)]
             input: Text<'a>,
         }
         match self.kind {
             // Clients parse the arguments, and an empty text is no JSON.
-            Kind::Call(_) if self.has_no_text() => "{}".into(),
-            Kind::FreeForm(_) => match serde_json::from_str::<Arguments<'_>>(&self.text) {
-                Ok(arguments) => arguments.input.to_string().into(),
-                Err(_) => Cow::Borrowed(&self.text),
-            },
-            Kind::Text | Kind::Refusal | Kind::Thinking | Kind::Call(_) => {
+            ItemKind::Call(_) if self.has_no_text() => "{}".into(),
+            ItemKind::FreeForm(_) => {
+                match serde_json::from_str::<FreeFormArguments<'_>>(&self.text) {
+                    Ok(arguments) => arguments.input.to_string().into(),
+                    Err(_) => Cow::Borrowed(&self.text),
+                }
+            }
+            ItemKind::Text | ItemKind::Refusal | ItemKind::Thinking | ItemKind::Call(_) => {
                 Cow::Borrowed(&self.text)
             }
         }
@@ -178,15 +182,15 @@ impl Item {
     /// cuts the last item, unless that is a call with all of its arguments.
     pub(super) fn status(&self, of_response: &'static str, is_last: bool) -> &'static str {
         let is_whole = match self.kind {
-            Kind::Text | Kind::Refusal | Kind::Thinking => !is_last,
-            Kind::Call(_) | Kind::FreeForm(_) if self.has_no_text() => !is_last,
-            Kind::Call(_) | Kind::FreeForm(_) => is_object(&self.text),
+            ItemKind::Text | ItemKind::Refusal | ItemKind::Thinking => !is_last,
+            ItemKind::Call(_) | ItemKind::FreeForm(_) if self.has_no_text() => !is_last,
+            ItemKind::Call(_) | ItemKind::FreeForm(_) => is_object(&self.text),
         };
         if is_whole { "completed" } else { of_response }
     }
 
     /// Appends the members that identify the item in an event about it.
-    pub(super) fn write_place(&self, event: &mut Object<'_>) {
+    pub(super) fn write_place(&self, event: &mut JsonObject<'_>) {
         event.text("item_id", &self.id);
         event.number("output_index", self.index);
         if self.part().is_some() {
@@ -196,31 +200,31 @@ impl Item {
     }
 
     /// Appends the further members of the event that completes the text.
-    pub(super) fn write_done_extra(&self, event: &mut Object<'_>) {
+    pub(super) fn write_done_extra(&self, event: &mut JsonObject<'_>) {
         match &self.kind {
-            Kind::Text => event.list("logprobs").inside(self.logprobs.as_bytes()),
-            Kind::Call(target) => event.text("name", &target.name),
-            Kind::Refusal | Kind::Thinking | Kind::FreeForm(_) => {}
+            ItemKind::Text => event.list("logprobs").inside(self.logprobs.as_bytes()),
+            ItemKind::Call(target) => event.text("name", &target.name),
+            ItemKind::Refusal | ItemKind::Thinking | ItemKind::FreeForm(_) => {}
         }
     }
 
     /// Writes the item; an open one is empty.
-    pub(super) fn write(&self, status: &str, mut item: Object<'_>) {
+    pub(super) fn write(&self, status: &str, mut item: JsonObject<'_>) {
         item.text("id", &self.id);
         let (is_open, whole) = (status == "in_progress", self.whole_text());
         match &self.kind {
-            Kind::Text | Kind::Refusal => {
+            ItemKind::Text | ItemKind::Refusal => {
                 item.text("type", "message");
                 item.text("status", status);
                 item.text("role", "assistant");
             }
-            Kind::Thinking => {
+            ItemKind::Thinking => {
                 item.text("type", "reasoning");
                 item.text("status", status);
                 // Clients require the list, and no engine summarizes its thinking.
                 drop(item.list("summary"));
             }
-            Kind::Call(target) => {
+            ItemKind::Call(target) => {
                 item.text("type", "function_call");
                 item.text("status", status);
                 item.text("call_id", &target.call_id);
@@ -228,7 +232,7 @@ impl Item {
                 item.text("name", &target.name);
                 item.text("arguments", if is_open { "" } else { &whole });
             }
-            Kind::FreeForm(target) => {
+            ItemKind::FreeForm(target) => {
                 item.text("type", "custom_tool_call");
                 item.text("status", status);
                 item.text("call_id", &target.call_id);
@@ -247,7 +251,7 @@ impl Item {
 }
 
 /// Writes a content part.
-pub(super) fn write_part(kind: &str, text: &str, logprobs: &str, mut part: Object<'_>) {
+pub(super) fn write_part(kind: &str, text: &str, logprobs: &str, mut part: JsonObject<'_>) {
     part.text("type", kind);
     part.text(if kind == "refusal" { kind } else { "text" }, text);
     if kind == "output_text" {

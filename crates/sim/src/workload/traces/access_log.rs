@@ -203,7 +203,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
             is_streamed: line.stream,
             ..Request::default()
         };
-        served.push(Served { request, ended_at: ended, has_follower: false });
+        served.push(EndedRequest { request, ended_at: ended, has_follower: false });
     }
     workload.block_tokens = block_of(&prompts);
     // The log is in the order of ends.
@@ -214,7 +214,7 @@ pub(super) fn read(text: &str) -> Result<Workload, TraceError> {
 }
 
 /// A request that was served.
-struct Served {
+struct EndedRequest {
     request: Request,
     /// The time of its end, in microseconds.
     ended_at: u64,
@@ -224,7 +224,7 @@ struct Served {
 /// Lets a request whose prompt begins with that of an earlier one of its client follow it, with the
 /// pause between them: the next turn of a conversation cannot come before the response. A request
 /// has one follower at most, so that prompts that only share their beginning stay apart.
-fn link_turns(served: &mut [Served], workload: &mut Workload) {
+fn link_turns(served: &mut [EndedRequest], workload: &mut Workload) {
     let mut last = HashMap::default();
     for id in 0..served.len() {
         let Some(request) = served.get(id).map(|one| one.request) else { return };

@@ -53,7 +53,7 @@ struct TraceLine {
 
 /// The requests, sessions and chats that later lines refer to.
 #[derive(Default)]
-struct Known {
+struct KnownIds {
     requests: BTreeMap<String, u32>,
     sessions: BTreeMap<String, u32>,
     chats: BTreeMap<i64, u32>,
@@ -61,7 +61,7 @@ struct Known {
 
 pub(super) fn read(text: &str, seed: u64, units: TraceUnits) -> Result<Workload, TraceError> {
     let mut workload = Workload { block_tokens: units.block, ..Workload::default() };
-    let mut known = Known::default();
+    let mut known = KnownIds::default();
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let line: TraceLine =
             serde_json::from_str(line).map_err(|error| TraceError::line(index, error))?;
@@ -108,7 +108,7 @@ impl TraceLine {
     }
 }
 
-impl Known {
+impl KnownIds {
     /// Returns the numbers of the requests that a line follows, and registers the line for later
     /// ones.
     fn follow(&mut self, line: &TraceLine, id: u32) -> Result<Vec<u32>, String> {

@@ -60,7 +60,7 @@ proptest! {
                     inside.retain(|one| *one != id);
                 },
                 Step::Pass(set, is_held_back) => if let Some(id) = holder(&mut queue) {
-                    queue.pass(id, Passed { is_held_back, ..room(&[set]) }, now);
+                    queue.pass(id, PassedTurn { is_held_back, ..room(&[set]) }, now);
                 },
                 Step::Leave(which) => if !inside.is_empty() {
                     let id = inside.remove(which % inside.len());

@@ -44,7 +44,7 @@ impl Capture {
         /// The fields that distinguish a response from a single decision.
         #[derive(Deserialize)]
         #[serde(expecting = "a captured decision, or a response with a list of them")]
-        struct Outline {
+        struct Envelope {
             version: Option<u32>,
             decisions: Option<Vec<Box<RawValue>>>,
         }
@@ -53,14 +53,14 @@ impl Capture {
         let text = without_outer_commas(text);
         for value in serde_json::Deserializer::from_slice(&text).into_iter::<Box<RawValue>>() {
             let value = value.map_err(CaptureError::NotJson)?;
-            let outline: Outline =
+            let envelope: Envelope =
                 serde_json::from_str(value.get()).map_err(CaptureError::NotJson)?;
-            left.extend(outline.decisions.unwrap_or_else(|| vec![value]));
+            left.extend(envelope.decisions.unwrap_or_else(|| vec![value]));
         }
         for (index, value) in (1..).zip(left) {
             let malformed = |error| CaptureError::Malformed { index, error };
-            let outline: Outline = serde_json::from_str(value.get()).map_err(malformed)?;
-            match outline.version {
+            let envelope: Envelope = serde_json::from_str(value.get()).map_err(malformed)?;
+            match envelope.version {
                 Some(VERSION) => all.push(serde_json::from_str(value.get()).map_err(malformed)?),
                 Some(given) => return Err(CaptureError::Version { index, given }),
                 None => return Err(CaptureError::NotCaptured { index }),

@@ -106,7 +106,7 @@ pub struct ShadowCounts {
 
 /// The constants of a running shadow.
 #[derive(Debug)]
-pub(super) struct Setting {
+pub(super) struct ShadowSetting {
     pub(super) started_at: Timestamp,
     pub(super) sample: f64,
     /// The names of both strategies, the live one first.
@@ -157,7 +157,7 @@ pub struct SideReport {
 }
 
 impl ShadowReport {
-    pub(super) fn of(counts: ShadowCounts, setting: &Setting, now: Timestamp) -> Self {
+    pub(super) fn of(counts: ShadowCounts, setting: &ShadowSetting, now: Timestamp) -> Self {
         let ShadowCounts { same, other, none, not_sampled, dropped, prompt_tokens, .. } = counts;
         let side = |strategy, expected_tokens| SideReport {
             strategy,

@@ -13,7 +13,7 @@ use serde_json::json;
 use super::*;
 use crate::fleet::{BackendSet, Fleet, Health, InflightGuard, PermitRequest};
 use crate::routing::Scratch;
-use crate::routing::random::Replay;
+use crate::routing::random::ReplaySource;
 use crate::routing::tests::plain_input;
 
 const NOW: Timestamp = Timestamp(1_000_000_000);
@@ -22,7 +22,7 @@ const NOW: Timestamp = Timestamp(1_000_000_000);
 struct Trial {
     shadow: Shadow,
     worker: Worker,
-    receiver: Receiver<Message>,
+    receiver: Receiver<QueuedDecision>,
     router: Router,
     fleet: Fleet,
 }
@@ -61,7 +61,7 @@ impl Trial {
         let input = plain_input(&request, &topology, &tried);
         let mut trace = Trace::default();
         let mut rng = SmallRng::seed_from_u64(1);
-        let mut random = Replay { turn: row.into(), rng: &mut rng };
+        let mut random = ReplaySource { turn: row.into(), rng: &mut rng };
         let (mut scratch, model) = (Scratch::default(), topology.model_id("m").unwrap());
         // The trace stays empty without a live decision.
         let routed = self.router.route(&input, &mut random, &mut scratch, &mut trace);
@@ -191,7 +191,7 @@ fn full_queue_drops_and_counts_decisions() {
     let small = trial.sent(0, "hello");
     (0..5).for_each(|_| trial.shadow.observe(small.clone()));
     assert_eq!(trial.shadow.counts().dropped, 3);
-    let queued: Vec<Message> = trial.receiver.try_iter().collect();
+    let queued: Vec<QueuedDecision> = trial.receiver.try_iter().collect();
     assert_eq!(queued.len(), 2);
     let large = trial.sent(0, &"x".repeat(700));
     trial.shadow.observe(large.clone());

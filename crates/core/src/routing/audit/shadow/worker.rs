@@ -13,10 +13,10 @@ use rand::{Rng, SeedableRng};
 
 use super::counts::{Compared, Counters};
 use super::sides::{Side, Tracking};
-use super::{Message, ObservedDecision};
+use super::{ObservedDecision, QueuedDecision};
 use crate::fleet::{Model, Topology};
 use crate::prefix::{Chain, MemoryBudget, prompt_chain};
-use crate::routing::random::Replay;
+use crate::routing::random::ReplaySource;
 use crate::routing::readings::prompt_features;
 use crate::routing::recorder::NoRecord;
 use crate::routing::scratch::RouteContext;
@@ -67,8 +67,8 @@ impl Worker {
     }
 
     /// Compares until the shadow is dropped.
-    pub(super) fn run(mut self, receiver: &Receiver<Message>, now: fn() -> Timestamp) {
-        while let Ok(Message { decision, _claim }) = receiver.recv() {
+    pub(super) fn run(mut self, receiver: &Receiver<QueuedDecision>, now: fn() -> Timestamp) {
+        while let Ok(QueuedDecision { decision, _claim }) = receiver.recv() {
             self.compare(&decision, now().since(decision.at));
         }
     }
@@ -147,7 +147,7 @@ impl Worker {
             session: live.session,
             ..prompt_features(prompt, self.tracking.params.block_tokens)
         };
-        let mut random = Replay { turn: side.turn, rng: &mut self.rng };
+        let mut random = ReplaySource { turn: side.turn, rng: &mut self.rng };
         let context = &mut RouteContext {
             random: &mut random,
             scratch: &mut self.scratch,
