@@ -86,9 +86,9 @@ pub(crate) async fn serve_ensemble(
                 Err(error) => send_error(flow, error).await,
             }
         }
-        Err(NoDraft::ClientGone) => flow.ctx.end_cancelled(),
-        Err(NoDraft::Failed(FailedCall::Own(error))) => send_error(flow, error).await,
-        Err(NoDraft::Failed(FailedCall::Held(held, outcome))) => {
+        Err(DraftFailure::ClientGone) => flow.ctx.end_cancelled(),
+        Err(DraftFailure::Failed(FailedCall::Own(error))) => send_error(flow, error).await,
+        Err(DraftFailure::Failed(FailedCall::Held(held, outcome))) => {
             flow.ctx.record.response.outcome = Some(outcome);
             send_held(flow, held).await
         }
@@ -110,7 +110,7 @@ fn end_of(ctx: &RequestContext) -> EnsembleEnd {
 }
 
 /// The reason why there is no draft for a final request.
-enum NoDraft {
+enum DraftFailure {
     ClientGone,
     /// The failure of the last draft.
     Failed(FailedCall),
@@ -137,7 +137,7 @@ struct Ensemble<'a> {
 
 impl Ensemble<'_> {
     /// Makes all calls before the final one.
-    async fn gather(&self, flow: &Flow<'_>) -> Result<GatheredParts, NoDraft> {
+    async fn gather(&self, flow: &Flow<'_>) -> Result<GatheredParts, DraftFailure> {
         let mut parts = EnsembleParts::default();
         let drafts = self.run(flow, EnsembleStage::Draft, |ensemble, call, _| {
             Some((ensemble.operation, ensemble.source.draft(ensemble.plan.member(call))))
@@ -147,7 +147,7 @@ impl Ensemble<'_> {
         if drafts.is_empty() {
             // A stage without a response has a failure.
             let none = || FailedCall::Own(OwnError::new(ErrorCode::InternalError, "No draft"));
-            return Err(NoDraft::Failed(last_failure.unwrap_or_else(none)));
+            return Err(DraftFailure::Failed(last_failure.unwrap_or_else(none)));
         }
         let config = &flow.ctx.generation.config.ensembles;
         let critiques = self.run(flow, EnsembleStage::Critique, |ensemble, call, number| {
@@ -182,7 +182,7 @@ impl Ensemble<'_> {
         flow: &Flow<'_>,
         stage: EnsembleStage,
         body: impl Fn(&Self, EnsembleCall, usize) -> Option<(Operation, Vec<u8>)>,
-    ) -> Result<Vec<CallReport>, NoDraft> {
+    ) -> Result<Vec<CallReport>, DraftFailure> {
         let stage_end = stage_end(flow.ctx);
         let of_stage = EnsemblePlan::calls().filter(|call| call.stage == stage);
         let (mut calls, mut reports) = (Vec::new(), Vec::new());
@@ -202,7 +202,7 @@ impl Ensemble<'_> {
             }
         }
         match run_stage(flow, calls).await {
-            StageEnd::ClientGone => Err(NoDraft::ClientGone),
+            StageEnd::ClientGone => Err(DraftFailure::ClientGone),
             StageEnd::Done(mut done) => {
                 reports.append(&mut done);
                 // Those of calls that could not start were made first.

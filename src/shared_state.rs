@@ -12,7 +12,7 @@ mod load;
 mod permit;
 mod records;
 
-pub use budgets::{BudgetLease, NotReserved, SharedBudgets, SharedHold};
+pub use budgets::{BudgetLease, ReservationFailure, SharedBudgets, SharedHold};
 pub use permit::SharedPermit;
 pub use records::{RecordExchange, SharedRecord};
 

@@ -22,7 +22,7 @@ use crate::proxy::queue::{AdmissionFailure, has_others_waiting};
 use crate::proxy::rate_limits::settle_rate;
 use crate::proxy::request::{Decided, Named, ScannedRequest};
 use crate::proxy::retry::{decide_in_turn, route_error, take_retry};
-use crate::upstream::failure::{AttemptFailure, HeldResponse, Withheld};
+use crate::upstream::failure::{AttemptFailure, HeldResponse, HoldReason};
 use penstock_core::routing::{RequestFacts, RequestRecord};
 
 /// The reason why a call has no text, as the client would get it.
@@ -196,7 +196,7 @@ impl RunningCall {
             | AttemptEnd::Changed
             | AttemptEnd::Moved(_) => return false,
         };
-        let is_server_error = matches!(failure, AttemptFailure::Held(Withheld::ServerError, _));
+        let is_server_error = matches!(failure, AttemptFailure::Held(HoldReason::ServerError, _));
         let is_allowed = !is_server_error || self.ctx.generation.config.routing.retry_5xx;
         let is_refused_again = self.has_met_limit && failure.is_turned_away();
         self.has_met_limit |= failure.is_rate_limit();

@@ -17,7 +17,7 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::response::{claim_conversion, convert, held_of, record_head};
 use crate::proxy::rewrite::conversions::converter;
 use crate::upstream::disposition::Disposition;
-use crate::upstream::failure::{AttemptFailure, ExchangeError, Withheld};
+use crate::upstream::failure::{AttemptFailure, ExchangeError, HoldReason};
 use crate::upstream::relay::ReadWholeError;
 
 /// A call of an ensemble: it takes the text of its response.
@@ -40,8 +40,8 @@ impl TakeResponse for TextCall {
                 return gather(flow, request, reply, way_back).await;
             }
             Disposition::Hold(refusal) => (refusal, Some(refusal)),
-            _ if reply.head.status >= 500 => (Withheld::ServerError, None),
-            _ => (Withheld::Client, None),
+            _ if reply.head.status >= 500 => (HoldReason::ServerError, None),
+            _ => (HoldReason::Client, None),
         };
         Err(AttemptFailure::Held(refusal, held_of(flow.proxy, request, reply, meaning)))
     }

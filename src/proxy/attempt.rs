@@ -22,7 +22,7 @@ use crate::proxy::request::{Reserved, ScannedRequest};
 use crate::proxy::shift_state::TooLong;
 use crate::seeds::Seeds;
 use crate::upstream::disposition::{Contexts, ResponseTerms, SentKey};
-use crate::upstream::failure::{AttemptFailure, Withheld};
+use crate::upstream::failure::{AttemptFailure, HoldReason};
 
 /// The fixed parts of one attempt.
 pub(crate) struct Attempt<'a> {
@@ -201,7 +201,7 @@ pub(crate) struct AttemptResult {
     /// True if the backend did not find what was requested.
     pub(crate) is_not_found: bool,
     /// The reason why its response was withheld.
-    pub(crate) refusal: Option<Withheld>,
+    pub(crate) refusal: Option<HoldReason>,
     /// True if the model ran: other responses say nothing about its latency.
     pub(crate) runs_model: bool,
     /// True if the request was moved elsewhere before its first token.
@@ -257,7 +257,7 @@ impl AttemptResult {
                 let cooldown = cooldown_time(config, failure.requested_wait(), jitter);
                 let ended = by_status.unserved(outcome_of(failure, cooldown), code_of(failure));
                 let refusal = failure.refusal();
-                let is_not_found = refusal == Some(Withheld::ModelMissing);
+                let is_not_found = refusal == Some(HoldReason::ModelMissing);
                 Self { is_not_found, refusal, ..ended }
             }
             AttemptEnd::Elsewhere(Elsewhere::Conversion(reason)) => {
@@ -364,7 +364,7 @@ fn learn_lessons(
     let model = attempt.fleet.model(attempt.decision.model);
     match result.refusal {
         _ if result.outcome == Outcome::Ok => state.lessons.note_served(sent),
-        Some(Withheld::OperationMissing)
+        Some(HoldReason::OperationMissing)
             if model.is_some_and(|model| model.can_do_without(sent, serving, asked))
                 && fleet.learn_lacking(state, sent, at) =>
         {

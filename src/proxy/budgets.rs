@@ -23,7 +23,7 @@ use crate::proxy::flow::{Flow, RequestContext};
 use crate::proxy::limit_holds::{RequestBudget, UsedTokens};
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::return_time::fingerprint;
-use crate::shared_state::{BudgetLease, NotReserved, SharedHold};
+use crate::shared_state::{BudgetLease, ReservationFailure, SharedHold};
 
 /// The model that a request gets because a budget does not suffice for its own.
 const MODEL: HeaderName = HeaderName::from_static("x-penstock-budget-model");
@@ -49,8 +49,8 @@ pub(crate) async fn reserve(
                 keep(flow.ctx, held, instead, is_counted(request.profile.operation));
                 return Ok(());
             }
-            Err(NotReserved::Exceeded(exceeded)) => exceeded,
-            Err(NotReserved::Unreached) => return Err(unreached()),
+            Err(ReservationFailure::Exceeded(exceeded)) => exceeded,
+            Err(ReservationFailure::Unreached) => return Err(unreached()),
         };
         if !adopt(flow, request, &exceeded.at_limit) {
             let request = fingerprint(request.view(flow.ctx));
@@ -61,16 +61,20 @@ pub(crate) async fn reserve(
 }
 
 /// Reserves money from the budgets of the client, over all penstocks if they share them.
-async fn hold(flow: &Flow<'_>, estimate: Money, unix: u64) -> Result<SharedHold, NotReserved> {
+async fn hold(
+    flow: &Flow<'_>,
+    estimate: Money,
+    unix: u64,
+) -> Result<SharedHold, ReservationFailure> {
     let (proxy, client) = (flow.proxy, flow.ctx.identity.as_deref());
     match &proxy.shared_budgets {
         Some(shared) => {
             let proposal = proxy.budgets.propose(client, estimate, unix);
-            shared.reserve(proposal.map_err(NotReserved::Exceeded)?).await
+            shared.reserve(proposal.map_err(ReservationFailure::Exceeded)?).await
         }
         None => {
             let hold = proxy.budgets.reserve(client, estimate, unix);
-            hold.map(|hold| (hold, BudgetLease::default())).map_err(NotReserved::Exceeded)
+            hold.map(|hold| (hold, BudgetLease::default())).map_err(ReservationFailure::Exceeded)
         }
     }
 }
@@ -111,8 +115,8 @@ pub(crate) async fn reserve_unread(
     }
     let unix = unix_seconds();
     let held = Box::pin(hold(flow, UNKNOWN_COST, unix)).await.map_err(|error| match error {
-        NotReserved::Exceeded(exceeded) => refused(flow.proxy, &exceeded, None, unix),
-        NotReserved::Unreached => unreached(),
+        ReservationFailure::Exceeded(exceeded) => refused(flow.proxy, &exceeded, None, unix),
+        ReservationFailure::Unreached => unreached(),
     })?;
     keep(flow.ctx, held, None, false);
     Ok(())

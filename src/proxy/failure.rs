@@ -8,7 +8,7 @@ use penstock_core::routing::RouteError;
 
 use crate::downstream::body::BodyError;
 use crate::upstream::failure::{
-    AttemptFailure, ConnectError, ConnectionEnd, ExchangeError, Withheld,
+    AttemptFailure, ConnectError, ConnectionEnd, ExchangeError, HoldReason,
 };
 use crate::upstream::relay::ReadWholeError;
 
@@ -31,25 +31,26 @@ pub(crate) fn outcome_of(failure: &AttemptFailure, cooldown: Duration) -> Outcom
 }
 
 /// The outcome of a response that is held back, without the time of a cooldown.
-pub(crate) fn held_outcome(refusal: Withheld, status: u16) -> Outcome {
+pub(crate) fn held_outcome(refusal: HoldReason, status: u16) -> Outcome {
     match refusal {
-        Withheld::RateLimited => busy(status, 429),
-        Withheld::Overloaded => busy(status, 503),
-        Withheld::KeyRejected => {
+        HoldReason::RateLimited => busy(status, 429),
+        HoldReason::Overloaded => busy(status, 503),
+        HoldReason::KeyRejected => {
             // An account without credit may be reported with any status.
             let status = if status == 401 { 401 } else { 402 };
             Outcome::Refused { part: RefusedPart::Backend, status }
         }
-        Withheld::KeyInvalid => Outcome::Refused { part: RefusedPart::Backend, status: 401 },
-        Withheld::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
-        Withheld::Forbidden | Withheld::NoWork | Withheld::NoResult | Withheld::ServerError => {
-            Outcome::Fault
-        }
-        Withheld::TooLarge
-        | Withheld::OperationMissing
-        | Withheld::CapabilityMissing
-        | Withheld::ContextTooShort(_)
-        | Withheld::Client => Outcome::Client,
+        HoldReason::KeyInvalid => Outcome::Refused { part: RefusedPart::Backend, status: 401 },
+        HoldReason::ModelMissing => Outcome::Refused { part: RefusedPart::Model, status: 404 },
+        HoldReason::Forbidden
+        | HoldReason::NoWork
+        | HoldReason::NoResult
+        | HoldReason::ServerError => Outcome::Fault,
+        HoldReason::TooLarge
+        | HoldReason::OperationMissing
+        | HoldReason::CapabilityMissing
+        | HoldReason::ContextTooShort(_)
+        | HoldReason::Client => Outcome::Client,
     }
 }
 
@@ -78,20 +79,22 @@ pub(crate) fn code_of(failure: &AttemptFailure) -> Option<ErrorCode> {
             | ConnectError::ClosedEarly,
         ) => ErrorCode::ConnectFailed,
         AttemptFailure::NoResponse { .. } => ErrorCode::UpstreamClosed,
-        AttemptFailure::Held(Withheld::RateLimited, _) => ErrorCode::BackendsCoolingDown,
-        AttemptFailure::Held(Withheld::Overloaded, _) => ErrorCode::AllBackendsBusy,
-        AttemptFailure::Held(Withheld::CapabilityMissing, _) => ErrorCode::CapabilityMismatch,
-        AttemptFailure::Held(Withheld::ContextTooShort(_), _) => ErrorCode::ContextLengthExceeded,
-        AttemptFailure::Held(Withheld::TooLarge | Withheld::Client, _) => ErrorCode::InvalidRequest,
+        AttemptFailure::Held(HoldReason::RateLimited, _) => ErrorCode::BackendsCoolingDown,
+        AttemptFailure::Held(HoldReason::Overloaded, _) => ErrorCode::AllBackendsBusy,
+        AttemptFailure::Held(HoldReason::CapabilityMissing, _) => ErrorCode::CapabilityMismatch,
+        AttemptFailure::Held(HoldReason::ContextTooShort(_), _) => ErrorCode::ContextLengthExceeded,
+        AttemptFailure::Held(HoldReason::TooLarge | HoldReason::Client, _) => {
+            ErrorCode::InvalidRequest
+        }
         AttemptFailure::Held(
-            Withheld::KeyRejected
-            | Withheld::KeyInvalid
-            | Withheld::Forbidden
-            | Withheld::ModelMissing
-            | Withheld::OperationMissing
-            | Withheld::NoWork
-            | Withheld::NoResult
-            | Withheld::ServerError,
+            HoldReason::KeyRejected
+            | HoldReason::KeyInvalid
+            | HoldReason::Forbidden
+            | HoldReason::ModelMissing
+            | HoldReason::OperationMissing
+            | HoldReason::NoWork
+            | HoldReason::NoResult
+            | HoldReason::ServerError,
             _,
         ) => ErrorCode::BadUpstreamResponse,
         AttemptFailure::TimedOut(code) => *code,
@@ -133,10 +136,10 @@ fn message_of(failure: &AttemptFailure) -> String {
                 "The backend {ended} the connection without a response, and may have processed the request"
             )
         }
-        AttemptFailure::Held(Withheld::NoWork, held) if held.body.is_empty() => {
+        AttemptFailure::Held(HoldReason::NoWork, held) if held.body.is_empty() => {
             format!("The backend's response is empty (status {})", held.status)
         }
-        AttemptFailure::Held(Withheld::NoResult, held) => {
+        AttemptFailure::Held(HoldReason::NoResult, held) => {
             format!("The backend's response is not that of an engine (status {})", held.status)
         }
         AttemptFailure::Held(_, held) => format!("The backend responded with {}", held.status),

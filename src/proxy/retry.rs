@@ -30,7 +30,7 @@ use crate::proxy::retry::last_response::{
     send_admission_failure, send_engine_refusal, send_failure, send_own,
 };
 use crate::proxy::rewrite::context_shift::{learn_refusal, pass_over_small, shorten_for};
-use crate::upstream::failure::{AttemptFailure, Withheld};
+use crate::upstream::failure::{AttemptFailure, HoldReason};
 use crate::upstream::retry_safety::safety_of;
 
 /// The attempt after which no other follows, unless the request finds a backend in the queue.
@@ -203,7 +203,7 @@ fn goes_on(
     failure: &AttemptFailure,
     is_refused_again: bool,
 ) -> bool {
-    let lacks_operation = failure.refusal() == Some(Withheld::OperationMissing)
+    let lacks_operation = failure.refusal() == Some(HoldReason::OperationMissing)
         && decision.serving(&request.fleet).is_some_and(|serving| {
             let sent = serving.conversion(request.profile.operation);
             serving.state.lessons.lacking().contains(sent.unwrap_or(request.profile.operation))
@@ -216,7 +216,7 @@ fn goes_on(
             keep_to_cooling(flow, request);
         }
     } else {
-        if let Some(Withheld::ContextTooShort(context)) = failure.refusal()
+        if let Some(HoldReason::ContextTooShort(context)) = failure.refusal()
             && let Some(model) = request.fleet.model(decision.model)
         {
             request.tried.insert_all(&model.without_longer_context(&request.profile, context));

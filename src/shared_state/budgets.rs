@@ -48,7 +48,7 @@ pub type SharedHold = (BudgetHold, BudgetLease);
 
 /// The reason why a request has not reserved what it may cost.
 #[derive(Debug)]
-pub enum NotReserved {
+pub enum ReservationFailure {
     /// A budget has no room.
     Exceeded(Box<Exceeded>),
     /// The server is unreachable, and requests that cost money are refused then.
@@ -135,7 +135,10 @@ impl SharedBudgets {
     ///
     /// # Errors
     /// When a budget has no room, or that is unknown.
-    pub async fn reserve(self: &Arc<Self>, proposal: Proposal) -> Result<SharedHold, NotReserved> {
+    pub async fn reserve(
+        self: &Arc<Self>,
+        proposal: Proposal,
+    ) -> Result<SharedHold, ReservationFailure> {
         let terms: Arc<[SharedTerms]> = proposal.terms().into();
         let number = self.next_lease.fetch_add(1, Ordering::Relaxed);
         let member = format!("{}:{number:x}:{}", self.shared.instance, proposal.estimate().0);
@@ -149,8 +152,8 @@ impl SharedBudgets {
             Some(ServerAccounts { refused: Some(place), known }) => {
                 lease.forget();
                 match proposal.refuse(place, &known, &self.ledger) {
-                    Some(exceeded) => Err(NotReserved::Exceeded(exceeded)),
-                    None => Err(NotReserved::Unreached),
+                    Some(exceeded) => Err(ReservationFailure::Exceeded(exceeded)),
+                    None => Err(ReservationFailure::Unreached),
                 }
             }
             Some(ServerAccounts { refused: None, known }) => {
@@ -165,14 +168,14 @@ impl SharedBudgets {
         &self,
         proposal: Proposal,
         lease: BudgetLease,
-    ) -> Result<SharedHold, NotReserved> {
+    ) -> Result<SharedHold, ReservationFailure> {
         self.alone.fetch_add(1, Ordering::Relaxed);
         if self.shared.config.budgets_alone == BudgetsAlone::Refuse {
-            return Err(NotReserved::Unreached);
+            return Err(ReservationFailure::Unreached);
         }
         let penstocks = self.penstocks.load(Ordering::Relaxed);
         let hold = proposal.admit_alone(u64::try_from(penstocks).unwrap_or(1));
-        let hold = hold.map_err(NotReserved::Exceeded)?;
+        let hold = hold.map_err(ReservationFailure::Exceeded)?;
         lease.register();
         // The server may be slow and not gone: others must not spend the same money.
         if let Some(reserved) = lease.reserved() {

@@ -15,7 +15,7 @@ use penstock_scan::{
 use self::content::is_foreign;
 pub(crate) use self::contexts::Contexts;
 use self::streams::of_stream;
-use crate::upstream::failure::Withheld;
+use crate::upstream::failure::HoldReason;
 use crate::upstream::named_resource::names_resource;
 use crate::upstream::response_head::BodyEnd;
 
@@ -121,7 +121,7 @@ pub(crate) enum Disposition {
     /// It goes to the client as it comes.
     Relay,
     /// It does not go to the client, while another backend may do better.
-    Hold(Withheld),
+    Hold(HoldReason),
     /// It goes to the client as an error of the client's dialect.
     ConvertError,
     /// The request is too long for this backend, and may be shortened.
@@ -139,7 +139,7 @@ impl Disposition {
         match seen.status {
             200..=299 => of_success(terms, seen),
             // A redirect is no response of an engine, and its target is the operator's matter.
-            300..=399 if is_judged(terms.operation) => Some(Self::Hold(Withheld::NoResult)),
+            300..=399 if is_judged(terms.operation) => Some(Self::Hold(HoldReason::NoResult)),
             _ => of_error(terms, seen),
         }
     }
@@ -152,7 +152,7 @@ fn of_success(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Disp
     let is_empty = matches!(seen.framing, BodyEnd::Empty | BodyEnd::Length(0));
     // Neither status has a body (RFC 9110 §15.3.5 and §15.3.6), and inference has a result.
     if matches!(seen.status, 204 | 205) || (is_empty && !may_be_empty(terms, seen)) {
-        return Some(Disposition::Hold(Withheld::NoWork));
+        return Some(Disposition::Hold(HoldReason::NoWork));
     }
     // Bytes of a content coding cannot go on a stream whose head names none.
     if seen.is_encoded || is_empty {
@@ -189,13 +189,15 @@ fn of_whole(
     let is_short = !seen.is_large() && body.len() < MAX_HELD;
     let text = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body).trim_ascii_start();
     Some(match text.first() {
-        None if seen.is_whole && !may_be_empty(terms, seen) => Disposition::Hold(Withheld::NoWork),
+        None if seen.is_whole && !may_be_empty(terms, seen) => {
+            Disposition::Hold(HoldReason::NoWork)
+        }
         // Its client gets nothing before its end.
         None | Some(b'{') if terms.is_converted && !seen.is_whole && is_short => return None,
         // White space before the end is relayed: it keeps a client's connection alive.
         None => Disposition::Relay,
         Some(b'{' | b'[') if seen.is_whole && is_void(text) => {
-            Disposition::Hold(Withheld::NoResult)
+            Disposition::Hold(HoldReason::NoResult)
         }
         Some(b'{')
             if seen.is_whole
@@ -212,7 +214,7 @@ fn of_whole(
         Some(b'{' | b'[') => Disposition::Relay,
         // Neither an object nor a list, such as the page of a web server.
         Some(_) if is_foreign(terms.operation.row().result, seen, text) => {
-            Disposition::Hold(Withheld::NoResult)
+            Disposition::Hold(HoldReason::NoResult)
         }
         Some(_) => Disposition::Relay,
     })
@@ -230,7 +232,7 @@ fn has_failed_before_output(
         && reports_failed_result(body)
         && (terms.retries_5xx
             || seen.result != Some(WholeResult::Filled)
-            || refusal_of(terms, body) != Withheld::NoWork)
+            || refusal_of(terms, body) != HoldReason::NoWork)
 }
 
 /// Returns whether the result may be empty: the text of a sound without words.
@@ -244,32 +246,32 @@ fn is_no_result(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>, body: &[u8])
 }
 
 /// The reason to hold back a response that is no result of an engine.
-fn no_result(terms: &ResponseTerms<'_>, error: &[u8]) -> Withheld {
+fn no_result(terms: &ResponseTerms<'_>, error: &[u8]) -> HoldReason {
     match refusal_of(terms, error) {
-        Withheld::NoWork => Withheld::NoResult,
+        HoldReason::NoWork => HoldReason::NoResult,
         refusal => refusal,
     }
 }
 
 /// The reason to hold back a response that reports a failure with a good status.
-fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> Withheld {
+fn refusal_of(terms: &ResponseTerms<'_>, error: &[u8]) -> HoldReason {
     match ErrorMeaning::read(error, terms.model, terms.body) {
-        ErrorMeaning::RateLimited => Withheld::RateLimited,
-        ErrorMeaning::TooLarge => Withheld::TooLarge,
-        ErrorMeaning::OutOfCredit if terms.key == SentKey::Own => Withheld::KeyRejected,
-        ErrorMeaning::Overloaded => Withheld::Overloaded,
-        ErrorMeaning::ModelMissing => Withheld::ModelMissing,
+        ErrorMeaning::RateLimited => HoldReason::RateLimited,
+        ErrorMeaning::TooLarge => HoldReason::TooLarge,
+        ErrorMeaning::OutOfCredit if terms.key == SentKey::Own => HoldReason::KeyRejected,
+        ErrorMeaning::Overloaded => HoldReason::Overloaded,
+        ErrorMeaning::ModelMissing => HoldReason::ModelMissing,
         ErrorMeaning::PathMissing => {
-            refusal_of_status(terms, 404, error).unwrap_or(Withheld::NoWork)
+            refusal_of_status(terms, 404, error).unwrap_or(HoldReason::NoWork)
         }
         ErrorMeaning::OutOfCredit | ErrorMeaning::NamedMissing | ErrorMeaning::Moderated => {
-            Withheld::Client
+            HoldReason::Client
         }
         // As with the status that it should have had.
         ErrorMeaning::KeyRefused(status) | ErrorMeaning::Client(status) => {
-            refusal_of_status(terms, status, error).unwrap_or(Withheld::Client)
+            refusal_of_status(terms, status, error).unwrap_or(HoldReason::Client)
         }
-        ErrorMeaning::Other => Withheld::NoWork,
+        ErrorMeaning::Other => HoldReason::NoWork,
     }
 }
 
@@ -290,11 +292,11 @@ fn of_error(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Option<Dispos
     if let Some(contexts) = terms.contexts
         && let Some(context) = read_refusal(body).and_then(|refusal| contexts.exceeded(&refusal))
     {
-        return Some(Disposition::Hold(Withheld::ContextTooShort(context)));
+        return Some(Disposition::Hold(HoldReason::ContextTooShort(context)));
     }
     let missing = terms.missing(body);
     if !missing.is_empty() && terms.elsewhere.contains(missing) {
-        return Some(Disposition::Hold(Withheld::CapabilityMissing));
+        return Some(Disposition::Hold(HoldReason::CapabilityMissing));
     }
     // All of it, or nothing: the engine would refuse what is left of it again.
     if !missing.is_empty() && terms.may_drop.contains(missing) {
@@ -324,42 +326,42 @@ fn reads_error(terms: &ResponseTerms<'_>, status: u16) -> bool {
 
 /// The reason to hold back a response of this status, by the table of the rule on outcomes; `None`
 /// if it goes to the client.
-fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<Withheld> {
+fn refusal_of_status(terms: &ResponseTerms<'_>, status: u16, body: &[u8]) -> Option<HoldReason> {
     let meaning = || ErrorMeaning::read(body, terms.model, terms.body);
     let is_own = terms.key == SentKey::Own;
     match status {
         429 => {
             return match meaning() {
-                ErrorMeaning::TooLarge => Some(Withheld::TooLarge),
-                ErrorMeaning::OutOfCredit => is_own.then_some(Withheld::KeyRejected),
-                _ => Some(Withheld::RateLimited),
+                ErrorMeaning::TooLarge => Some(HoldReason::TooLarge),
+                ErrorMeaning::OutOfCredit => is_own.then_some(HoldReason::KeyRejected),
+                _ => Some(HoldReason::RateLimited),
             };
         }
-        503 | 529 => return Some(Withheld::Overloaded),
+        503 | 529 => return Some(HoldReason::Overloaded),
         _ if !is_judged(terms.operation) => {
-            return (terms.retries_5xx && status >= 500).then_some(Withheld::ServerError);
+            return (terms.retries_5xx && status >= 500).then_some(HoldReason::ServerError);
         }
         _ => {}
     }
     match (status, meaning()) {
-        (400.., ErrorMeaning::KeyRefused(401)) if is_own => Some(Withheld::KeyInvalid),
-        (400.., ErrorMeaning::KeyRefused(_)) if is_own => Some(Withheld::KeyRejected),
+        (400.., ErrorMeaning::KeyRefused(401)) if is_own => Some(HoldReason::KeyInvalid),
+        (400.., ErrorMeaning::KeyRefused(_)) if is_own => Some(HoldReason::KeyRejected),
         // The operator's key is rejected, or its account is empty: other backends have other
         // accounts.
-        (401 | 402, _) if is_own => Some(Withheld::KeyRejected),
-        (500.., ErrorMeaning::OutOfCredit) if is_own => Some(Withheld::KeyRejected),
+        (401 | 402, _) if is_own => Some(HoldReason::KeyRejected),
+        (500.., ErrorMeaning::OutOfCredit) if is_own => Some(HoldReason::KeyRejected),
         // Clients can make a backend quote words in a 400: a fault counts for the client alone.
-        (400, ErrorMeaning::OutOfCredit) if is_own => Some(Withheld::Forbidden),
+        (400, ErrorMeaning::OutOfCredit) if is_own => Some(HoldReason::Forbidden),
         // Moderation is about the prompt, not about penstock's key.
         (403, ErrorMeaning::Moderated) => None,
-        (403, _) if is_own => Some(Withheld::Forbidden),
-        (404, ErrorMeaning::ModelMissing) => Some(Withheld::ModelMissing),
+        (403, _) if is_own => Some(HoldReason::Forbidden),
+        (404, ErrorMeaning::ModelMissing) => Some(HoldReason::ModelMissing),
         (404, ErrorMeaning::NamedMissing) => None,
         // The engine may be too old for the path: another one may know it.
-        (404 | 405 | 501, _) if !terms.is_path_known() => Some(Withheld::OperationMissing),
-        (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(Withheld::RateLimited),
-        (400.., ErrorMeaning::Overloaded) if status >= 500 => Some(Withheld::Overloaded),
-        (500.., _) if terms.retries_5xx => Some(Withheld::ServerError),
+        (404 | 405 | 501, _) if !terms.is_path_known() => Some(HoldReason::OperationMissing),
+        (400.., ErrorMeaning::RateLimited) if status >= 500 => Some(HoldReason::RateLimited),
+        (400.., ErrorMeaning::Overloaded) if status >= 500 => Some(HoldReason::Overloaded),
+        (500.., _) if terms.retries_5xx => Some(HoldReason::ServerError),
         _ => None,
     }
 }

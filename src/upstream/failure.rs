@@ -102,7 +102,7 @@ impl HeldResponse {
 
 /// The reason why a response is withheld from the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Withheld {
+pub(crate) enum HoldReason {
     /// The backend limits the rate of its client. Every other backend may enforce the same limit.
     RateLimited,
     /// The request is larger than a limit of the client's rate: no wait helps it, and others are
@@ -148,7 +148,7 @@ pub(crate) enum AttemptFailure {
         is_unread: bool,
     },
     /// The response is withheld.
-    Held(Withheld, HeldResponse),
+    Held(HoldReason, HeldResponse),
     TimedOut(ErrorCode),
     /// The response cannot be relayed.
     BadResponse(InvalidResponse),
@@ -168,7 +168,7 @@ impl AttemptFailure {
     }
 
     /// The reason why a response is withheld, if there is one.
-    pub(crate) fn refusal(&self) -> Option<Withheld> {
+    pub(crate) fn refusal(&self) -> Option<HoldReason> {
         match self {
             Self::Held(refusal, _) => Some(*refusal),
             _ => None,
@@ -178,7 +178,10 @@ impl AttemptFailure {
     /// Returns whether a refusal says what is wrong with the request: another backend may serve it,
     /// but says no better why it does not.
     pub(crate) fn explains_request(&self) -> bool {
-        matches!(self.refusal(), Some(Withheld::ContextTooShort(_) | Withheld::CapabilityMissing))
+        matches!(
+            self.refusal(),
+            Some(HoldReason::ContextTooShort(_) | HoldReason::CapabilityMissing)
+        )
     }
 
     /// The wait that a refusal requests.
@@ -192,14 +195,14 @@ impl AttemptFailure {
     /// Returns whether the backend refused the request because it is busy, and has not started on
     /// it.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, Self::Held(Withheld::RateLimited | Withheld::Overloaded, _))
+        matches!(self, Self::Held(HoldReason::RateLimited | HoldReason::Overloaded, _))
     }
 
     /// Returns whether the backend limits the client's rate. Such a refusal is retried on one other
     /// backend only: a limit of the model or the key would be met everywhere, and every refusal
     /// starts a cooldown, or costs another account a request that is too large.
     pub(crate) fn is_rate_limit(&self) -> bool {
-        matches!(self, Self::Held(Withheld::RateLimited | Withheld::TooLarge, _))
+        matches!(self, Self::Held(HoldReason::RateLimited | HoldReason::TooLarge, _))
     }
 
     /// Returns whether the backend refused the request for a lack of room or for a limit.

@@ -26,7 +26,7 @@
 use penstock_core::routing::RetrySafety;
 
 use super::connection::Connection;
-use super::failure::{AttemptFailure, ConnectError, ConnectionEnd, ExchangeError, Withheld};
+use super::failure::{AttemptFailure, ConnectError, ConnectionEnd, ExchangeError, HoldReason};
 use super::http2::stream::Http2BackendStream;
 use super::shortage::Shortage;
 
@@ -42,21 +42,21 @@ pub(crate) fn safety_of(failure: &AttemptFailure) -> RetrySafety {
         }
         AttemptFailure::NoResponse { is_unread: false, .. } => RetrySafety::IfLostAllowed,
         AttemptFailure::Held(refusal, _) => match refusal {
-            Withheld::RateLimited
-            | Withheld::TooLarge
-            | Withheld::Overloaded
-            | Withheld::KeyRejected
-            | Withheld::KeyInvalid
-            | Withheld::Forbidden
-            | Withheld::ModelMissing
-            | Withheld::OperationMissing
-            | Withheld::CapabilityMissing
-            | Withheld::ContextTooShort(_)
-            | Withheld::NoWork
-            | Withheld::NoResult
-            | Withheld::ServerError => RetrySafety::Safe,
+            HoldReason::RateLimited
+            | HoldReason::TooLarge
+            | HoldReason::Overloaded
+            | HoldReason::KeyRejected
+            | HoldReason::KeyInvalid
+            | HoldReason::Forbidden
+            | HoldReason::ModelMissing
+            | HoldReason::OperationMissing
+            | HoldReason::CapabilityMissing
+            | HoldReason::ContextTooShort(_)
+            | HoldReason::NoWork
+            | HoldReason::NoResult
+            | HoldReason::ServerError => RetrySafety::Safe,
             // The request is at fault: every other backend would refuse it, too.
-            Withheld::Client => RetrySafety::Unsafe,
+            HoldReason::Client => RetrySafety::Unsafe,
         },
         AttemptFailure::TimedOut(_)
         | AttemptFailure::BadResponse(_)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use penstock::shared_state::{NotReserved, SharedBudgets, SharedHold, SharedState};
+use penstock::shared_state::{ReservationFailure, SharedBudgets, SharedHold, SharedState};
 use penstock_config::{Config, Environment};
 use penstock_core::admission::budgets::{Budgets, Money};
 use penstock_mock::Pace;
@@ -263,8 +263,8 @@ impl Clocked {
         let proposal = self.budgets.propose(None, Money::of(amount), unix).ok()?;
         match self.shared.reserve(proposal).await {
             Ok(hold) => Some(hold),
-            Err(NotReserved::Exceeded(_)) => None,
-            Err(NotReserved::Unreached) => panic!("the server is reached"),
+            Err(ReservationFailure::Exceeded(_)) => None,
+            Err(ReservationFailure::Unreached) => panic!("the server is reached"),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::proxy::conversion::convert_held;
 use crate::proxy::exchange::Reply;
 use crate::proxy::request::ScannedRequest;
 use crate::upstream::disposition::MAX_HELD;
-use crate::upstream::failure::{HeldResponse, Withheld};
+use crate::upstream::failure::{HeldResponse, HoldReason};
 use crate::upstream::own_key::OwnKey;
 
 /// The longest wait for the rest of an error, in which the backend's key is masked: its beginning
@@ -25,7 +25,7 @@ pub(crate) fn held_of(
     proxy: &Proxy,
     request: &ScannedRequest,
     mut reply: Reply<'_>,
-    refusal: Option<Withheld>,
+    refusal: Option<HoldReason>,
 ) -> HeldResponse {
     let (attempt, stream) = (reply.attempt, reply.head.stream);
     let body = reply.started.take_payload();
@@ -40,7 +40,7 @@ pub(crate) fn held_of(
     let mut held = HeldResponse::new(reply.head.header.clone(), body, claim);
     keep_connection(proxy, reply);
     // LM Studio sends it with a 200.
-    if refusal == Some(Withheld::OperationMissing) && held.status < 400 {
+    if refusal == Some(HoldReason::OperationMissing) && held.status < 400 {
         held.status = StatusCode::NOT_FOUND.as_u16();
         _ = held.header.set_status(StatusCode::NOT_FOUND);
     }

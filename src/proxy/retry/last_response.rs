@@ -17,7 +17,7 @@ use crate::proxy::request::{RequestView, ScannedRequest};
 use crate::proxy::retry::{LastAttempt, Past};
 use crate::proxy::return_time::{return_time, time_of_room};
 use crate::proxy::similar_model::with_similar_model;
-use crate::upstream::failure::{AttemptFailure, HeldResponse, Withheld};
+use crate::upstream::failure::{AttemptFailure, HeldResponse, HoldReason};
 use crate::upstream::retry_after::standard_field;
 
 /// Sends a response of penstock's own.
@@ -122,12 +122,12 @@ pub(super) async fn send_failure(
         }
         AttemptFailure::Held(refusal, mut held) => {
             flow.ctx.record.response.outcome = Some(held_outcome(refusal, held.status));
-            let is_busy = matches!(refusal, Withheld::RateLimited | Withheld::Overloaded);
+            let is_busy = matches!(refusal, HoldReason::RateLimited | HoldReason::Overloaded);
             if is_busy {
                 name_return_time(flow, request, &mut held)?;
             }
             // Every backend that could take the request has been tried, or would refuse it.
-            if is_last && is_busy || refusal == Withheld::TooLarge {
+            if is_last && is_busy || refusal == HoldReason::TooLarge {
                 advise_against_retry(&mut held)?;
             }
             send_held(flow, held).await
@@ -178,10 +178,10 @@ fn record_backend(ctx: &mut RequestContext, decision: &RoutingDecision, fleet: &
 }
 
 /// Returns whether a response that is held back has no error to pass on.
-fn has_no_error(refusal: Withheld, held: &HeldResponse) -> bool {
+fn has_no_error(refusal: HoldReason, held: &HeldResponse) -> bool {
     match refusal {
-        Withheld::NoResult => true,
-        Withheld::NoWork => held.body.is_empty(),
+        HoldReason::NoResult => true,
+        HoldReason::NoWork => held.body.is_empty(),
         _ => false,
     }
 }

@@ -5,7 +5,7 @@ use penstock_api::StreamFraming;
 use penstock_scan::FirstEvent;
 
 use super::{Disposition, MAX_HELD, ResponseTerms, no_result, refusal_of};
-use crate::upstream::failure::Withheld;
+use crate::upstream::failure::HoldReason;
 
 /// The maximum number of bytes in the whole lines of a converted stream before its first output,
 /// which are read again with each part.
@@ -27,7 +27,7 @@ pub(super) fn of_stream(
     Some(match read(terms.sent, framing, body, is_whole) {
         FirstEvent::Incomplete if is_short => return None,
         FirstEvent::Missing if terms.is_load && !body.trim_ascii().is_empty() => Disposition::Relay,
-        FirstEvent::Missing => Disposition::Hold(Withheld::NoWork),
+        FirstEvent::Missing => Disposition::Hold(HoldReason::NoWork),
         FirstEvent::Failed(place) => {
             Disposition::Hold(refusal_of(terms, body.get(place).unwrap_or(body)))
         }

@@ -61,7 +61,7 @@ fn decided(terms: &ResponseTerms<'_>, seen: &SeenResponse<'_>) -> Disposition {
     Disposition::of(terms, &seen.read_result(terms.sent)).expect("enough was read")
 }
 
-const HELD: fn(Withheld) -> Disposition = Disposition::Hold;
+const HELD: fn(HoldReason) -> Disposition = Disposition::Hold;
 const ERROR: &str = r#"{"error":{"message":"x","type":"y"}}"#;
 const CHAT: &str = r#"{"id":"c","choices":[{"message":{"content":"hi"}}]}"#;
 
@@ -70,19 +70,19 @@ fn status_of_an_error_decides_with_the_key_that_was_sent() {
     let of = |status, key| decided(&ResponseTerms { key, ..chat() }, &whole(status, ERROR));
     for (status, own, clients) in [
         (400, Disposition::Relay, Disposition::Relay),
-        (401, HELD(Withheld::KeyRejected), Disposition::Relay),
-        (402, HELD(Withheld::KeyRejected), Disposition::Relay),
-        (403, HELD(Withheld::Forbidden), Disposition::Relay),
+        (401, HELD(HoldReason::KeyRejected), Disposition::Relay),
+        (402, HELD(HoldReason::KeyRejected), Disposition::Relay),
+        (403, HELD(HoldReason::Forbidden), Disposition::Relay),
         (404, Disposition::Relay, Disposition::Relay),
         (408, Disposition::Relay, Disposition::Relay),
         (413, Disposition::Relay, Disposition::Relay),
         (422, Disposition::Relay, Disposition::Relay),
-        (429, HELD(Withheld::RateLimited), HELD(Withheld::RateLimited)),
+        (429, HELD(HoldReason::RateLimited), HELD(HoldReason::RateLimited)),
         (500, Disposition::Relay, Disposition::Relay),
         (502, Disposition::Relay, Disposition::Relay),
-        (503, HELD(Withheld::Overloaded), HELD(Withheld::Overloaded)),
+        (503, HELD(HoldReason::Overloaded), HELD(HoldReason::Overloaded)),
         (504, Disposition::Relay, Disposition::Relay),
-        (529, HELD(Withheld::Overloaded), HELD(Withheld::Overloaded)),
+        (529, HELD(HoldReason::Overloaded), HELD(HoldReason::Overloaded)),
     ] {
         assert_eq!(of(status, SentKey::Own), own, "{status} with penstock's key");
         assert_eq!(of(status, SentKey::Clients), clients, "{status} with the client's key");
@@ -94,11 +94,11 @@ fn server_errors_go_elsewhere_only_where_that_is_configured() {
     let terms = ResponseTerms { retries_5xx: true, ..chat() };
     for status in [500, 502, 504] {
         let found = decided(&terms, &whole(status, ERROR));
-        assert_eq!(found, HELD(Withheld::ServerError), "{status}");
+        assert_eq!(found, HELD(HoldReason::ServerError), "{status}");
     }
-    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Withheld::Overloaded));
+    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(HoldReason::Overloaded));
     let busy = r#"{"error":{"message":"Overloaded","type":"overloaded_error"}}"#;
-    assert_eq!(decided(&chat(), &whole(500, busy)), HELD(Withheld::Overloaded));
+    assert_eq!(decided(&chat(), &whole(500, busy)), HELD(HoldReason::Overloaded));
     let quoted = r#"{"error":{"message":"bad value: rate limit","type":"invalid_request_error"}}"#;
     assert_eq!(decided(&chat(), &whole(400, quoted)), Disposition::Relay);
 }
@@ -107,7 +107,8 @@ fn server_errors_go_elsewhere_only_where_that_is_configured() {
 fn request_beyond_a_limit_by_itself_does_not_make_a_backend_busy() {
     let too_large = r#"{"error":{"message":"Request too large for m on tokens per min (TPM): Limit 30000, Requested 45000.","type":"tokens","code":"rate_limit_exceeded"}}"#;
     let used_up = too_large.replace("Requested 45000", "Used 29000, Requested 4000");
-    for (body, expected) in [(too_large, Withheld::TooLarge), (&used_up, Withheld::RateLimited)] {
+    for (body, expected) in [(too_large, HoldReason::TooLarge), (&used_up, HoldReason::RateLimited)]
+    {
         for status in [200, 429] {
             assert_eq!(decided(&chat(), &whole(status, body)), HELD(expected), "{status} {body}");
         }
@@ -122,11 +123,11 @@ fn account_without_credit_is_a_rejected_key() {
     let empty = r#"{"error":{"message":"You exceeded your current quota, please check your plan and billing details.","type":"insufficient_quota","code":"insufficient_quota"}}"#;
     let of = |status, key| decided(&ResponseTerms { key, ..chat() }, &whole(status, empty));
     for (status, own, clients) in [
-        (200, HELD(Withheld::KeyRejected), HELD(Withheld::Client)),
-        (400, HELD(Withheld::Forbidden), Disposition::Relay),
-        (403, HELD(Withheld::Forbidden), Disposition::Relay),
-        (429, HELD(Withheld::KeyRejected), Disposition::Relay),
-        (500, HELD(Withheld::KeyRejected), Disposition::Relay),
+        (200, HELD(HoldReason::KeyRejected), HELD(HoldReason::Client)),
+        (400, HELD(HoldReason::Forbidden), Disposition::Relay),
+        (403, HELD(HoldReason::Forbidden), Disposition::Relay),
+        (429, HELD(HoldReason::KeyRejected), Disposition::Relay),
+        (500, HELD(HoldReason::KeyRejected), Disposition::Relay),
     ] {
         assert_eq!(of(status, SentKey::Own), own, "{status} with penstock's key");
         assert_eq!(of(status, SentKey::Clients), clients, "{status} with the client's key");
@@ -143,11 +144,11 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
     let naming = ResponseTerms { body, ..unknown };
     for (terms, status, body, expected) in [
         (naming, 404, item, Disposition::Relay),
-        (chat(), 404, model, HELD(Withheld::ModelMissing)),
-        (unknown, 404, model, HELD(Withheld::ModelMissing)),
-        (unknown, 404, path, HELD(Withheld::OperationMissing)),
-        (unknown, 405, path, HELD(Withheld::OperationMissing)),
-        (unknown, 501, path, HELD(Withheld::OperationMissing)),
+        (chat(), 404, model, HELD(HoldReason::ModelMissing)),
+        (unknown, 404, model, HELD(HoldReason::ModelMissing)),
+        (unknown, 404, path, HELD(HoldReason::OperationMissing)),
+        (unknown, 405, path, HELD(HoldReason::OperationMissing)),
+        (unknown, 501, path, HELD(HoldReason::OperationMissing)),
         (chat(), 404, path, Disposition::Relay),
         (chat(), 405, path, Disposition::Relay),
         (chat(), 501, path, Disposition::Relay),
@@ -164,53 +165,53 @@ fn not_found_is_about_the_model_the_path_or_the_client() {
 fn success_is_judged_by_what_it_holds() {
     for (seen, expected) in [
         (whole(200, CHAT), Disposition::Relay),
-        (whole(200, ERROR), HELD(Withheld::NoWork)),
+        (whole(200, ERROR), HELD(HoldReason::NoWork)),
         (
             whole(200, r#"{"error":{"message":"slow down","code":429}}"#),
-            HELD(Withheld::RateLimited),
+            HELD(HoldReason::RateLimited),
         ),
-        (whole(200, r#"{"error":"server busy"}"#), HELD(Withheld::Overloaded)),
-        (whole(200, r#"{"detail":"Not authenticated"}"#), HELD(Withheld::NoResult)),
-        (whole(200, r#"{"message":"Rate limit","code":429}"#), HELD(Withheld::RateLimited)),
-        (whole(200, "<html>"), HELD(Withheld::NoResult)),
-        (whole(200, "\u{feff}{}"), HELD(Withheld::NoResult)),
-        (whole(200, "null"), HELD(Withheld::NoResult)),
+        (whole(200, r#"{"error":"server busy"}"#), HELD(HoldReason::Overloaded)),
+        (whole(200, r#"{"detail":"Not authenticated"}"#), HELD(HoldReason::NoResult)),
+        (whole(200, r#"{"message":"Rate limit","code":429}"#), HELD(HoldReason::RateLimited)),
+        (whole(200, "<html>"), HELD(HoldReason::NoResult)),
+        (whole(200, "\u{feff}{}"), HELD(HoldReason::NoResult)),
+        (whole(200, "null"), HELD(HoldReason::NoResult)),
         (SeenResponse { body: Some(&[60, 0, 128, 63]), ..whole(200, "0000") }, Disposition::Relay),
         // Empty, or of a form that is not known: no proof of a fault.
         (whole(200, r#"{"id":"c","choices":[]}"#), Disposition::Relay),
         (whole(202, r#"{"x":1}"#), Disposition::Relay),
-        (whole(200, r#"{"id":"c","choices":["#), HELD(Withheld::NoResult)),
-        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Withheld::NoResult)),
-        (whole(200, r#"{"status":"error","message":"server busy"}"#), HELD(Withheld::Overloaded)),
+        (whole(200, r#"{"id":"c","choices":["#), HELD(HoldReason::NoResult)),
+        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(HoldReason::NoResult)),
+        (whole(200, r#"{"status":"error","message":"server busy"}"#), HELD(HoldReason::Overloaded)),
         (whole(200, r#"{"choices":[{"message":{"content":""}}]}"#), Disposition::Relay),
         (SeenResponse { is_whole: false, ..whole(200, r#"{"id":"c","#) }, Disposition::Relay),
         (stream(": ping\n\n", false), Disposition::Relay),
-        (stream(": ping\n\n", true), HELD(Withheld::NoWork)),
-        (stream(": ping\n\ndata: [DONE]\n\n", false), HELD(Withheld::NoWork)),
+        (stream(": ping\n\n", true), HELD(HoldReason::NoWork)),
+        (stream(": ping\n\ndata: [DONE]\n\n", false), HELD(HoldReason::NoWork)),
         (
             SeenResponse { is_json: false, is_whole: false, ..whole(200, "<html>") },
-            HELD(Withheld::NoResult),
+            HELD(HoldReason::NoResult),
         ),
         (
             SeenResponse { is_json: false, is_whole: false, ..whole(200, "data: {") },
             Disposition::Relay,
         ),
         (SeenResponse { is_encoded: true, ..whole(200, "\u{1f}") }, Disposition::Relay),
-        (SeenResponse { is_json: false, ..whole(200, ERROR) }, HELD(Withheld::NoWork)),
-        (whole(302, ""), HELD(Withheld::NoResult)),
-        (whole(200, ""), HELD(Withheld::NoWork)),
-        (whole(200, " \n"), HELD(Withheld::NoWork)),
-        (whole(204, ""), HELD(Withheld::NoWork)),
-        (SeenResponse { framing: BodyEnd::Empty, ..whole(200, "") }, HELD(Withheld::NoWork)),
-        (stream("", true), HELD(Withheld::NoWork)),
-        (stream("data: [DONE]\n\n", false), HELD(Withheld::NoWork)),
-        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Withheld::NoWork)),
+        (SeenResponse { is_json: false, ..whole(200, ERROR) }, HELD(HoldReason::NoWork)),
+        (whole(302, ""), HELD(HoldReason::NoResult)),
+        (whole(200, ""), HELD(HoldReason::NoWork)),
+        (whole(200, " \n"), HELD(HoldReason::NoWork)),
+        (whole(204, ""), HELD(HoldReason::NoWork)),
+        (SeenResponse { framing: BodyEnd::Empty, ..whole(200, "") }, HELD(HoldReason::NoWork)),
+        (stream("", true), HELD(HoldReason::NoWork)),
+        (stream("data: [DONE]\n\n", false), HELD(HoldReason::NoWork)),
+        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(HoldReason::NoWork)),
         (
             stream(
                 "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n",
                 false,
             ),
-            HELD(Withheld::Overloaded),
+            HELD(HoldReason::Overloaded),
         ),
         (stream("data: {\"choices\":[]}\n\n", false), Disposition::Relay),
         (stream(": ping\n", false), Disposition::Relay),
@@ -241,7 +242,7 @@ fn responses_are_read_only_as_far_as_they_have_to_be() {
         (SeenResponse { framing: BodyEnd::Chunked, ..unread(whole(401, "")) }, None),
         (
             SeenResponse { framing: BodyEnd::Length(1 << 20), ..unread(whole(503, "")) },
-            Some(HELD(Withheld::Overloaded)),
+            Some(HELD(HoldReason::Overloaded)),
         ),
     ] {
         let seen = seen.read_result(Operation::Chat);
@@ -255,7 +256,7 @@ fn long_error_at_the_start_of_a_stream_is_read_to_its_end() {
     for terms in [chat(), ResponseTerms { is_converted: true, ..chat() }] {
         let of = |body| Disposition::of(&terms, &stream(body, false));
         assert_eq!(of(&error[..20_000]), None);
-        assert_eq!(of(&error), Some(HELD(Withheld::NoWork)));
+        assert_eq!(of(&error), Some(HELD(HoldReason::NoWork)));
         let endless = format!("data: {{\"x\":\"{}", "z".repeat(MAX_HELD));
         assert_eq!(of(&endless), Some(Disposition::Relay), "what is held is bounded");
     }
@@ -269,7 +270,7 @@ fn passed_through_responses_speak_for_themselves() {
     {
         assert_eq!(decided(&terms, &whole(status, body)), Disposition::Relay, "{status}");
     }
-    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(Withheld::Overloaded));
+    assert_eq!(decided(&terms, &whole(503, ERROR)), HELD(HoldReason::Overloaded));
 }
 
 #[test]
@@ -281,7 +282,7 @@ fn too_long_prompt_goes_only_to_a_longer_context() {
         );
         format!(r#"{{"error":{{"message":"{text}","type":"BadRequestError"}}}}"#)
     };
-    let held = |context| HELD(Withheld::ContextTooShort(TokenCount(context)));
+    let held = |context| HELD(HoldReason::ContextTooShort(TokenCount(context)));
     for (own, longest, limit, prompt, expected) in [
         (Some(8192), 32_768, 8192, 9000, held(8192)),
         (None, 32_768, 8192, 9000, held(8192)),
@@ -318,7 +319,7 @@ fn errors_are_converted_shortened_for_or_dropped_for_before_they_are_relayed() {
     assert_eq!(found, Disposition::Drop(Capabilities::TOOLS));
     let elsewhere = ResponseTerms { elsewhere: needs, ..drops };
     let found = decided(&elsewhere, &whole(400, unsupported));
-    assert_eq!(found, HELD(Withheld::CapabilityMissing));
+    assert_eq!(found, HELD(HoldReason::CapabilityMissing));
     let needs = Capabilities::VISION;
     let no_images = ResponseTerms { needs, elsewhere: needs, ..chat() };
     assert_eq!(decided(&no_images, &whole(400, unsupported)), Disposition::Relay);
@@ -353,13 +354,13 @@ fn inputs_yield_results_and_loads_yield_none() {
     let line = SeenResponse { stream: Some(StreamFraming::Lines), ..stream(loaded, true) };
     for (terms, seen, expected) in [
         (embed, whole(200, r#"{"data":[]}"#), Disposition::Relay),
-        (embed, whole(200, r#"{"data":[{"embedding":[NaN]}]}"#), HELD(Withheld::NoResult)),
+        (embed, whole(200, r#"{"data":[{"embedding":[NaN]}]}"#), HELD(HoldReason::NoResult)),
         (embed, whole(200, r#"{"data":[{"embedding":[0.1]}]}"#), Disposition::Relay),
         (none, whole(200, r#"{"data":[]}"#), Disposition::Relay),
         (load, whole(200, loaded), Disposition::Relay),
         (load, line, Disposition::Relay),
-        (generate, whole(200, loaded), HELD(Withheld::NoResult)),
-        (generate, line, HELD(Withheld::NoWork)),
+        (generate, whole(200, loaded), HELD(HoldReason::NoResult)),
+        (generate, line, HELD(HoldReason::NoWork)),
     ] {
         assert_eq!(
             decided(&terms, &seen),

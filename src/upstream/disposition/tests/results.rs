@@ -16,16 +16,16 @@ fn result_is_json_text_or_sound_by_its_operation() {
         // A sound without words.
         (typed("", false, true), Disposition::Relay),
         (typed("\n", false, true), Disposition::Relay),
-        (whole(200, ""), HELD(Withheld::NoWork)),
-        (typed("", false, false), HELD(Withheld::NoWork)),
-        (whole(204, ""), HELD(Withheld::NoWork)),
-        (whole(200, ERROR), HELD(Withheld::NoWork)),
-        (typed(ERROR, false, true), HELD(Withheld::NoWork)),
-        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(Withheld::NoResult)),
-        (typed("<!DOCTYPE html><html>", false, true), HELD(Withheld::NoResult)),
-        (typed("\n<HTML>", false, false), HELD(Withheld::NoResult)),
+        (whole(200, ""), HELD(HoldReason::NoWork)),
+        (typed("", false, false), HELD(HoldReason::NoWork)),
+        (whole(204, ""), HELD(HoldReason::NoWork)),
+        (whole(200, ERROR), HELD(HoldReason::NoWork)),
+        (typed(ERROR, false, true), HELD(HoldReason::NoWork)),
+        (whole(200, r#"[{"error":{"message":"x"}}]"#), HELD(HoldReason::NoResult)),
+        (typed("<!DOCTYPE html><html>", false, true), HELD(HoldReason::NoResult)),
+        (typed("\n<HTML>", false, false), HELD(HoldReason::NoResult)),
         (stream("data: {\"type\":\"transcript.text.delta\"}\n\n", false), Disposition::Relay),
-        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(Withheld::NoWork)),
+        (stream("data: {\"error\":{\"message\":\"x\"}}\n\n", false), HELD(HoldReason::NoWork)),
     ] {
         assert_eq!(decided(&transcripts, &seen), expected, "{seen:?}");
     }
@@ -37,10 +37,10 @@ fn result_is_json_text_or_sound_by_its_operation() {
             Disposition::Relay,
         ),
         (whole(200, r#"{"audio":"AAAA"}"#), Disposition::Relay),
-        (typed("", false, false), HELD(Withheld::NoWork)),
-        (typed("<html>", false, false), HELD(Withheld::NoResult)),
-        (typed("no voice", false, true), HELD(Withheld::NoResult)),
-        (typed(ERROR, false, false), HELD(Withheld::NoWork)),
+        (typed("", false, false), HELD(HoldReason::NoWork)),
+        (typed("<html>", false, false), HELD(HoldReason::NoResult)),
+        (typed("no voice", false, true), HELD(HoldReason::NoResult)),
+        (typed(ERROR, false, false), HELD(HoldReason::NoWork)),
         (stream("data: {\"type\":\"speech.audio.delta\"}\n\n", false), Disposition::Relay),
     ] {
         assert_eq!(decided(&speech, &seen), expected, "{seen:?}");
@@ -48,8 +48,8 @@ fn result_is_json_text_or_sound_by_its_operation() {
     let edits = of(Operation::ImageEdits);
     for (seen, expected) in [
         (whole(200, r#"{"created":1,"data":[{"b64_json":"x"}]}"#), Disposition::Relay),
-        (whole(200, "<html>"), HELD(Withheld::NoResult)),
-        (whole(200, ERROR), HELD(Withheld::NoWork)),
+        (whole(200, "<html>"), HELD(HoldReason::NoResult)),
+        (whole(200, ERROR), HELD(HoldReason::NoWork)),
     ] {
         assert_eq!(decided(&edits, &seen), expected, "{seen:?}");
     }
@@ -58,17 +58,17 @@ fn result_is_json_text_or_sound_by_its_operation() {
 #[test]
 fn refusal_of_a_gateway_is_no_result_whole_or_as_a_stream() {
     for (seen, expected) in [
-        (whole(200, r#"{"message":"boom"}"#), HELD(Withheld::NoResult)),
-        (whole(200, r#"{"id":"x","errors":["boom"]}"#), HELD(Withheld::NoResult)),
-        (whole(200, r#"{"fault":{"faultstring":"boom"}}"#), HELD(Withheld::NoResult)),
+        (whole(200, r#"{"message":"boom"}"#), HELD(HoldReason::NoResult)),
+        (whole(200, r#"{"id":"x","errors":["boom"]}"#), HELD(HoldReason::NoResult)),
+        (whole(200, r#"{"fault":{"faultstring":"boom"}}"#), HELD(HoldReason::NoResult)),
         (
             stream("data: {\"detail\":\"boom\"}\n\ndata: [DONE]\n\n", false),
-            HELD(Withheld::NoResult),
+            HELD(HoldReason::NoResult),
         ),
-        (stream("data: {\"code\":500,\"message\":\"boom\"}\n\n", true), HELD(Withheld::NoResult)),
+        (stream("data: {\"code\":500,\"message\":\"boom\"}\n\n", true), HELD(HoldReason::NoResult)),
         (
             stream("data: {\"message\":\"server busy\"}\n\ndata: [DONE]\n\n", false),
-            HELD(Withheld::Overloaded),
+            HELD(HoldReason::Overloaded),
         ),
         (
             stream("data: {\"message\":\"wait\"}\n\ndata: {\"choices\":[]}\n\n", false),
@@ -90,19 +90,19 @@ fn converted_result_with_an_error_is_a_failure() {
     let chat = ResponseTerms { is_converted: true, ..chat() };
     let ollama = ResponseTerms { sent: Operation::OllamaChat, ..chat };
     for (terms, body, expected) in [
-        (chat, CHOICE, HELD(Withheld::NoWork)),
-        (chat, &busy, HELD(Withheld::RateLimited)),
-        (chat, &bad, HELD(Withheld::Client)),
-        (chat, beside, HELD(Withheld::NoWork)),
-        (ollama, r#"{"message":{"content":""},"done":true,"error":"x"}"#, HELD(Withheld::NoWork)),
+        (chat, CHOICE, HELD(HoldReason::NoWork)),
+        (chat, &busy, HELD(HoldReason::RateLimited)),
+        (chat, &bad, HELD(HoldReason::Client)),
+        (chat, beside, HELD(HoldReason::NoWork)),
+        (ollama, r#"{"message":{"content":""},"done":true,"error":"x"}"#, HELD(HoldReason::NoWork)),
         // The work was done.
         (chat, &partial, Disposition::Relay),
-        (chat, &partial_busy, HELD(Withheld::RateLimited)),
-        (ResponseTerms { retries_5xx: true, ..chat }, &partial, HELD(Withheld::NoWork)),
+        (chat, &partial_busy, HELD(HoldReason::RateLimited)),
+        (ResponseTerms { retries_5xx: true, ..chat }, &partial, HELD(HoldReason::NoWork)),
         (
             ResponseTerms { is_converted: false, is_gathered: true, ..chat },
             CHOICE,
-            HELD(Withheld::NoWork),
+            HELD(HoldReason::NoWork),
         ),
         // It passes as it came.
         (ResponseTerms { is_converted: false, ..chat }, CHOICE, Disposition::Relay),
@@ -126,7 +126,7 @@ fn converted_stream_is_judged_up_to_its_first_output() {
     let plain = chat();
     let converted = ResponseTerms { is_converted: true, ..plain };
     assert_eq!(Disposition::of(&converted, &stream(role, false)), None);
-    assert_eq!(decided(&converted, &stream(&busy, false)), HELD(Withheld::RateLimited));
+    assert_eq!(decided(&converted, &stream(&busy, false)), HELD(HoldReason::RateLimited));
     assert_eq!(decided(&converted, &stream(&token, false)), Disposition::Relay);
     let many = role.repeat(300);
     for lines in [&many, &many.replace('\n', "\r")] {
