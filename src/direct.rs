@@ -50,34 +50,35 @@ pub(crate) async fn attempt_directly(
     decision: &RoutingDecision,
     terms: DirectTerms,
 ) -> Option<AttemptEnd> {
-    let DirectTerms { may_miss, is_limited } = terms;
-    let row = decision.serving(&request.fleet);
     // `make_attempt` refuses it, too, but as a fault of penstock: here the next backend is tried.
-    row.filter(|row| request.policy.restriction.admits_zone(row.zone))?;
-    let decided = reserve_directly(flow, &request.fleet, *decision, is_limited)?;
-    let to = DirectRecipient { may_miss };
+    let row = decision.serving(&request.fleet);
+    if row.is_some_and(|row| !request.policy.restriction.admits_zone(row.zone)) {
+        return None;
+    }
+    let decided = reserve_directly(flow, &request.fleet, *decision, terms)?;
+    let to = DirectRecipient { may_miss: terms.may_miss };
     Some(make_attempt(flow, Recipient::Other(&to), request, decided).await)
 }
 
 /// Takes the in-flight permit of the backend of `decision`, and counts the attempt. Returns `None`
-/// if the backend `is_limited` to its `max_in_flight` and has reached it.
+/// if `max_in_flight` applies and is reached.
 pub(crate) fn reserve_directly(
     flow: &mut Flow<'_>,
     fleet: &Topology,
     decision: RoutingDecision,
-    is_limited: bool,
+    terms: DirectTerms,
 ) -> Option<Box<Decided>> {
     let serving = decision.serving(fleet);
     debug_assert!(serving.is_some(), "a decision names a backend of the fleet it was made on");
     let serving = serving?;
-    let most = if is_limited { serving.max_in_flight } else { u32::MAX };
+    let most = if terms.is_limited { serving.max_in_flight } else { u32::MAX };
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
     flow.ctx.record.routing.attempts += 1;
     Some(Box::new(Decided { decision, permit }))
 }
 
-/// Returns the end of an attempt after which no other backend is tried. Keeps the failure of an
-/// attempt after which one is.
+/// Returns the end of an attempt, if it is final; `None` if another backend may be tried. A failure
+/// then becomes `last_failure`.
 pub(crate) fn final_end(
     end: Option<AttemptEnd>,
     last_failure: &mut Option<AttemptFailure>,

@@ -276,8 +276,9 @@ impl Proxy {
         BodyClaim::empty(&self.responses, limit.to_usize())
     }
 
-    /// Closes idle connections that timed out or whose backend is gone, and reloads changed
-    /// certificates. To be called about once a second.
+    /// Does what is due about once a second: refreshes the predictions of all backends, wakes the
+    /// queues, closes idle connections that timed out or whose backend is gone, and reloads changed
+    /// certificates.
     pub fn sweep(&self) {
         let generation = self.generation.load();
         generation.fleet.refresh_predictions(now());

@@ -102,7 +102,7 @@ impl FileKind {
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(path, flags)?;
         connection.busy_timeout(BUSY_TIMEOUT)?;
-        let HeaderMarks { application, version } = marks(&connection)?;
+        let HeaderNumbers { application, version } = marks(&connection)?;
         if application != i64::from(self.application_id) {
             return Err(SqliteError::Foreign);
         }
@@ -124,7 +124,7 @@ impl FileKind {
     fn migrate(&self, connection: &mut Connection) -> Result<(), SqliteError> {
         // Immediate: of two processes that start together, one migrates and the other waits.
         let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let HeaderMarks { application, version } = marks(&transaction)?;
+        let HeaderNumbers { application, version } = marks(&transaction)?;
         let tables: i64 =
             transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
         if application != i64::from(self.application_id) && (application != 0 || tables > 0) {
@@ -151,14 +151,14 @@ impl FileKind {
 }
 
 /// The numbers in SQLite's header that an application may set.
-struct HeaderMarks {
+struct HeaderNumbers {
     application: i64,
     version: i64,
 }
 
-fn marks(connection: &Connection) -> Result<HeaderMarks, SqliteError> {
+fn marks(connection: &Connection) -> Result<HeaderNumbers, SqliteError> {
     let pragma = |name| connection.pragma_query_value(None, name, |row| row.get(0));
-    Ok(HeaderMarks { application: pragma("application_id")?, version: pragma("user_version")? })
+    Ok(HeaderNumbers { application: pragma("application_id")?, version: pragma("user_version")? })
 }
 
 /// Returns a number that changes when another process has written.

@@ -188,7 +188,7 @@ impl IssuerSet {
         }
     }
 
-    /// Returns whether the issuer of a verdict still has the keys of that time: a withdrawn key
+    /// Returns whether the issuer of a verdict still has the keys that verified it: a withdrawn key
     /// ends the tokens that it signed.
     fn is_current(&self, verdict: &VerifiedToken) -> bool {
         let (position, version) = verdict.verified_by;

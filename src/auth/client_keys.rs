@@ -210,7 +210,7 @@ impl ClientKeys {
         // Requests that wait cost memory: a list of keys must not be able to fill it.
         let grow = |count: usize| (count < MAX_WAITING).then_some(count + 1);
         if self.waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, grow).is_ok() {
-            let _waiting = WaitingKey(&self.waiting);
+            let _waiting = KeyWait(&self.waiting);
             self.delayed.fetch_add(1, Ordering::Relaxed);
             tokio::time::sleep(DELAY).await;
         }
@@ -244,9 +244,9 @@ impl ClientKeys {
 }
 
 /// A place among the refused keys that wait.
-struct WaitingKey<'a>(&'a AtomicUsize);
+struct KeyWait<'a>(&'a AtomicUsize);
 
-impl Drop for WaitingKey<'_> {
+impl Drop for KeyWait<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

@@ -25,10 +25,8 @@ use crate::proxy::own_response::{add_common_fields, keep_upstream_id};
 use crate::proxy::request::ScannedRequest;
 use crate::proxy::response::relay;
 use crate::upstream::failure::AttemptFailure;
+use crate::upstream::headers::WEBSOCKET;
 
-/// The only protocol that clients may switch to: with another one, a client would speak to the
-/// engine with penstock's own key.
-pub(crate) const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 /// The longest single read.
 const MAX_READ: usize = 16 * 1024;
 /// The interval at which the timeouts are checked.

@@ -7,8 +7,8 @@ use penstock_core::routing::Way;
 use pingora::http::RequestHeader;
 
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
-use crate::direct::switched::{Switch, WEBSOCKET};
-use crate::direct::{end_directly, reserve_directly};
+use crate::direct::switched::Switch;
+use crate::direct::{DirectTerms, end_directly, reserve_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::budgets;
 use crate::proxy::decision::{DecisionFailure, decide, record_rejections};
@@ -19,6 +19,7 @@ use crate::proxy::own_response::send_error;
 use crate::proxy::request::{Decided, ScannedRequest};
 use crate::proxy::retry::route_error;
 use crate::proxy::return_time::time_of_backend;
+use crate::upstream::headers::WEBSOCKET;
 
 /// Returns whether the client requests to switch to WebSocket. A request with another protocol, or
 /// a list of several, is an ordinary one.
@@ -54,7 +55,7 @@ pub(crate) async fn serve_tunnel(flow: &mut Flow<'_>, way: &Way, no_body: HeldBo
         let error = OwnError::new(ErrorCode::CapabilityMismatch, message);
         return send_error(flow, error).await;
     }
-    request.is_upgrade = true;
+    request.is_websocket = true;
     let to = Recipient::Other(&Switch);
     let end = make_attempt(flow, to, &mut request, decided).await;
     end_directly(flow, end).await
@@ -84,6 +85,7 @@ async fn reserve(
     let (decision, policy) = decide_by_name(flow, &fleet, name)?;
     budgets::reserve_unread(flow, &fleet, decision.backend).await?;
     let busy = || is_busy(name, time_of_backend(flow.proxy, &fleet, &decision, None));
-    let decided = reserve_directly(flow, &fleet, decision, true).ok_or_else(busy)?;
+    let terms = DirectTerms { may_miss: false, is_limited: true };
+    let decided = reserve_directly(flow, &fleet, decision, terms).ok_or_else(busy)?;
     Ok((ScannedRequest::direct(flow.ctx.arrived_at, fleet, no_body, policy), decided))
 }

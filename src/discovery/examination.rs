@@ -11,7 +11,7 @@ use super::check_page::{CheckPage, Remark};
 use super::client::{DiscoveryClient, DiscoveryError, SmallRequest};
 use super::engines::{EngineFacts, facts};
 use super::idle_connection::{IdleHandling, watch_idle};
-use super::listed_models::ListedModels;
+use super::listed_models::{ListedModels, text};
 use super::metrics::read_slots;
 use super::ollama_models::ShownModels;
 use super::queries::Queries;
@@ -50,12 +50,11 @@ pub struct MetricsPage {
     pub remedy: &'static str,
 }
 
-/// Detects an engine whose list of models does not show it, by Ollama's own version page.
+/// Detects an Ollama without models, or with a list that shows another owner, by its version page:
+/// discovery leaves it to `engine`, since others emulate that page.
 async fn identify(queries: &Queries<'_>) -> Engine {
-    match queries.get(facts(Engine::Ollama).health_path).await {
-        Ok(_) => Engine::Ollama,
-        Err(_) => Engine::Auto,
-    }
+    let page = queries.get(facts(Engine::Ollama).health_path).await.unwrap_or_default();
+    if text(&page, "/version").is_some() { Engine::Ollama } else { Engine::Auto }
 }
 
 impl DiscoveryClient {
@@ -78,7 +77,11 @@ impl DiscoveryClient {
             Engine::Auto => identify(&queries).await,
             known => known,
         };
-        let version = models::version(&queries, engine).await;
+        let listed = models.as_ref().ok().and_then(|listed| listed.version.clone());
+        let version = match listed {
+            None => models::version(&queries, engine).await,
+            listed => listed,
+        };
         let metrics = self.metrics(backend, facts(engine)).await;
         let (keep_alive, clock) =
             watch_idle(backend, watch).await.unwrap_or((IdleHandling::Unknown, None));

@@ -8,7 +8,7 @@ use penstock_core::fleet::Backend;
 use serde_json::Value;
 
 use super::client::{DiscoveryClient, DiscoveryError};
-use super::engines::{LM_STUDIO_LIST, ModelList, detect, facts, own_pages};
+use super::engines::{LM_STUDIO_LIST, ModelList, facts, own_pages};
 use super::listed_models::{ListedModels, text, to_tokens};
 use super::ollama_models::{self, ShownModels};
 use super::openai_models;
@@ -44,7 +44,7 @@ pub(super) async fn discover(
     };
     backend.state.pages.learn_listed(&list.items);
     let engine = match configured {
-        Engine::Auto => match openai_models::owner(&list.items).and_then(detect) {
+        Engine::Auto => match openai_models::detect_by_owner(&list.items) {
             Some(engine) => engine,
             None => without_owner(queries).await,
         },
@@ -133,7 +133,7 @@ async fn add_llamacpp_props(queries: &Queries<'_>, models: &mut [ModelEntry]) {
 pub(super) async fn version(queries: &Queries<'_>, engine: Engine) -> Option<String> {
     let facts = facts(engine);
     let (path, at) = facts.version?;
-    // That page was just read for the list of models.
+    // That page was just read with the list of models, unless that failed.
     if facts.props_path == Some(path)
         && let Some(page) = queries.backend.state.pages.properties()
     {

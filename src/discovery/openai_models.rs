@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use ahash::{HashMap, HashSet};
-use penstock_api::canonical_name;
+use penstock_api::{Engine, canonical_name};
 use penstock_clock::now;
 use penstock_config::ModelEntry;
 use serde_json::Value;
 
 use super::client::DiscoveryError;
+use super::engines::detect;
 use super::listed_models::{ListedModels, MAX_MODELS, text, to_tokens};
 use super::queries::Queries;
 use crate::upstream::query_model::percent_encode;
@@ -97,9 +98,14 @@ pub(super) fn entries(list: &Value) -> Option<&Vec<Value>> {
     list_key(list).map_or(Some(list), |key| list.get(key)).and_then(Value::as_array)
 }
 
-/// Returns the `owned_by` of the first model: engines put their name there.
-pub(super) fn owner(entries: &[Value]) -> Option<&str> {
-    text(entries.first()?, "/owned_by")
+/// Detects the engine by the `owned_by` of its models: engines put their name there. Owners that
+/// name no engine are passed over, such as the user who published a model of Ollama; `None` if the
+/// others name several engines.
+pub(super) fn detect_by_owner(entries: &[Value]) -> Option<Engine> {
+    let owners = entries.iter().filter_map(|entry| text(entry, "/owned_by"));
+    let mut engines = owners.filter_map(detect);
+    let first = engines.next()?;
+    engines.all(|other| other == first).then_some(first)
 }
 
 /// The members with the context of a model: of vLLM and SGLang, of OpenRouter and Together, of
@@ -215,6 +221,19 @@ mod tests {
         ];
         assert_eq!(contexts(&list), expected.map(|(id, length)| (id.to_owned(), length)));
         assert_eq!(models(&list)[0].capabilities, None, "not reported: assumed, not known");
+    }
+
+    #[test]
+    fn owners_that_agree_name_the_engine() {
+        let detected = |owners: &[&str]| {
+            let entries = owners.iter().map(|owner| json!({"id": "m", "owned_by": owner}));
+            detect_by_owner(&entries.collect::<Vec<_>>())
+        };
+        assert_eq!(detected(&["vllm", "vllm"]), Some(Engine::Vllm));
+        assert_eq!(detected(&["somebody", "library"]), Some(Engine::Ollama), "a user's model");
+        assert_eq!(detected(&["somebody"]), None);
+        assert_eq!(detected(&["vllm", "library"]), None, "an aggregator");
+        assert_eq!(detected(&[]), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use penstock_api::ErrorCode;
 use penstock_clock::{now, unix_seconds};
 use penstock_config::BudgetScope;
 use penstock_core::admission::budgets::{
-    AtLimit, BudgetReport, BudgetTerms, Exceeded, Money, UNKNOWN_COST, highest_cost, is_counted,
+    AdmittedTerms, AtLimit, BudgetReport, Exceeded, Money, UNKNOWN_COST, highest_cost, is_counted,
 };
 use penstock_core::admission::returns::Fingerprint;
 use penstock_core::fleet::{BackendId, Topology};
@@ -143,7 +143,7 @@ fn asked(request: &ScannedRequest) -> ModelAsked<'_> {
 /// Gives a request what a budget without room for it leaves. Returns whether that is anything.
 fn adopt(flow: &mut Flow<'_>, request: &mut ScannedRequest, at_limit: &AtLimit) -> bool {
     let router = &flow.ctx.generation.router;
-    let terms = BudgetTerms { policy: request.policy, instead: request.instead.clone() };
+    let terms = AdmittedTerms { policy: request.policy, instead: request.instead.clone() };
     let Some(terms) = at_limit.terms(router, &asked(request), &terms) else { return false };
     request.policy = terms.policy;
     flow.ctx.policy = Some(request.policy);

@@ -1,6 +1,6 @@
 //! The conversion of a request for a backend that does not serve its operation, and of the response
-//! on its way back. `dialect` defines the conversion; this file keeps its result for
-//! retries, and bounds both. `rewrite` decides when it happens.
+//! on its way back. `dialect` defines the conversion, and `rewrite` decides when it happens; this
+//! file keeps the converted request for retries, and bounds the memory of both.
 
 use bytes::Bytes;
 use http::{StatusCode, header};

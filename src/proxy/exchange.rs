@@ -89,7 +89,7 @@ pub(super) async fn exchange<'a>(
         let connection = connect(&flow.proxy.pool, attempt, &mut interrupts, reuse_after).await?;
         let mut exchange = Exchange::new(connection, interrupts);
         // A server must not switch unless the client requests it (RFC 9110 §7.8).
-        exchange.accepts_switch = request.is_upgrade;
+        exchange.accepts_switch = request.is_websocket;
         exchange.needs_payload = attempt.converted_to().is_some();
         let error = match send(flow, &mut exchange, request, attempt).await {
             Ok(mut head) => {
@@ -193,7 +193,7 @@ async fn send(
         body_length: total_len(&body),
         request_id: &flow.ctx.request_id,
         trace: attempt.trace,
-        is_upgrade: request.is_upgrade,
+        is_websocket: request.is_websocket,
         key_form: key_form(flow.ctx.dialect, converted, attempt.engine()),
         is_converted: converted.is_some(),
         forwarding: forwarding(flow.ctx, attempt.client),

@@ -36,9 +36,9 @@ const DIALECT_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "x-request-id, request-id, x-upstream-request-id, retry-after, retry-after-ms, x-should-retry, \
      x-penstock-backend, x-penstock-decision, x-penstock-context-shift, \
-     x-penstock-retried-without, x-penstock-ensemble, x-penstock-tier, x-penstock-budget, x-penstock-budget-model, \
-     openai-processing-ms, \
-     openai-organization, openai-version, x-ratelimit-limit-requests, x-ratelimit-limit-tokens, \
+     x-penstock-retried-without, x-penstock-ensemble, x-penstock-tier, x-penstock-budget, \
+     x-penstock-budget-model, openai-processing-ms, openai-organization, openai-version, \
+     x-ratelimit-limit-requests, x-ratelimit-limit-tokens, \
      x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, \
      x-ratelimit-reset-tokens, anthropic-organization-id, anthropic-ratelimit-requests-limit, \
      anthropic-ratelimit-requests-remaining, anthropic-ratelimit-requests-reset, \

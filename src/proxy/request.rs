@@ -69,7 +69,7 @@ pub(crate) struct ScannedRequest {
     /// The request as converted for backends that do not serve its operation.
     pub(crate) conversion: Option<Box<Conversion>>,
     /// True if the client requests to switch to WebSocket (`Upgrade`).
-    pub(crate) is_upgrade: bool,
+    pub(crate) is_websocket: bool,
     /// The context shift, if the request may be shortened.
     pub(crate) shift: Option<Box<ShiftState>>,
     /// True if its stream is to end with usage, although its client did not request that.
@@ -116,7 +116,7 @@ impl ScannedRequest {
             conversation: None,
             makes_stored: false,
             conversion: None,
-            is_upgrade: false,
+            is_websocket: false,
             shift: None,
             adds_usage: false,
             must_end_by: None,

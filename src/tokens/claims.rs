@@ -116,14 +116,14 @@ fn boxed(texts: Option<Vec<&str>>) -> Vec<Box<str>> {
 }
 
 /// Reads the value of a claim.
-type ReadClaim<'a, T> = fn(&'static str, &'a Value) -> Result<T, TokenRefusal>;
+type ClaimReader<'a, T> = fn(&'static str, &'a Value) -> Result<T, TokenRefusal>;
 
 /// Reads a claim that has to be in the token if the configuration names it.
 fn required<'a, T>(
     claim: &'static str,
     claims: &'a Claims,
     name: Option<&String>,
-    read: ReadClaim<'a, T>,
+    read: ClaimReader<'a, T>,
 ) -> Result<Option<T>, TokenRefusal> {
     name.map(|name| read(claim, needed(claim, claims, name)?)).transpose()
 }
@@ -133,7 +133,7 @@ fn optional<'a, T>(
     claim: &'static str,
     claims: &'a Claims,
     name: Option<&String>,
-    read: ReadClaim<'a, T>,
+    read: ClaimReader<'a, T>,
 ) -> Result<Option<T>, TokenRefusal> {
     let value = name.and_then(|name| find(claims, name)).filter(|value| !value.is_null());
     value.map(|value| read(claim, value)).transpose()

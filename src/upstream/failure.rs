@@ -90,8 +90,8 @@ impl HeldResponse {
         Self { header, body, status, retry_after, _claim: claim }
     }
 
-    /// Gives an engine's error that came with a success the status of its meaning. `model` and
-    /// `request` are what the engine got.
+    /// Gives an engine's error that came without the status of one the status of its meaning.
+    /// `model`: the engine's name of it; `request`: the client's body, which the error may quote.
     // SDKs go by the status: they would take the error for a response.
     pub(crate) fn set_status_of_error(&mut self, model: &str, request: &[u8]) {
         if self.status < 400 {

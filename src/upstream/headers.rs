@@ -1,7 +1,11 @@
 //! Names of header fields, and the list of those that never travel past one connection.
 
 use http::HeaderMap;
-use http::header::{self, HeaderName};
+use http::header::{self, HeaderName, HeaderValue};
+
+/// The only protocol that clients may switch to: with another one, a client would speak to the
+/// engine with penstock's own key.
+pub(crate) const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
 pub(crate) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Anthropic's field for a key.

@@ -11,8 +11,8 @@ use pingora::http::ResponseHeader;
 
 /// The shortest key with a digit that counts as a secret.
 const MIN_SECRET: usize = 8;
-/// The shortest key without a digit that counts as one. Engines without keys are often configured
-/// with a word such as `EMPTY`, `ollama` or `lm-studio`, which their responses contain anyway.
+/// The shortest key without a digit that counts as one. For an engine that needs no key, `api_key`
+/// is often a word such as `EMPTY`, `ollama` or `lm-studio`, which its responses contain anyway.
 const MIN_LETTERS: usize = 20;
 
 /// The key of a backend.

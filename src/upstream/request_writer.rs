@@ -11,7 +11,7 @@ use penstock_api::{
 use penstock_config::{AuthorizationPolicy, BackendConfig, ForwardedFor};
 
 use super::headers::{
-    REQUEST_ID, is_hop_by_hop, is_key, key_in_field, key_in_protocols, without_key,
+    REQUEST_ID, WEBSOCKET, is_hop_by_hop, is_key, key_in_field, key_in_protocols, without_key,
 };
 use super::splice::{BodyParts, total_len};
 use crate::wire::FORWARDED_FOR;
@@ -153,13 +153,13 @@ fn write_head(
     out.extend_from_slice(b"\r\n");
     // Responses are read for tokens and usage, so they must not be encoded. Without the field, RFC
     // 9110 §12.5.3 lets a server choose any coding. After a switch of protocols nothing is read.
-    let reads_response = !own.is_upgrade;
+    let reads_response = !own.is_websocket;
     if reads_response {
         write_field(out, header::ACCEPT_ENCODING.as_str(), b"identity");
     }
-    if own.is_upgrade {
+    if own.is_websocket {
         write_field(out, header::CONNECTION.as_str(), b"Upgrade");
-        write_field(out, header::UPGRADE.as_str(), b"websocket");
+        write_field(out, header::UPGRADE.as_str(), WEBSOCKET.as_bytes());
     }
     if let Some((trace, span)) = own.trace {
         write_field(out, TRACEPARENT.as_str(), &trace.traceparent(span));
@@ -236,7 +236,7 @@ pub fn sample_head(client: &HeaderMap, backend: &BackendConfig) -> Vec<u8> {
         body_length: 7,
         request_id: &HeaderValue::from_static("id-1"),
         trace: None,
-        is_upgrade: false,
+        is_websocket: false,
         key_form: KeyForm::Bearer,
         is_converted: false,
         forwarding: Forwarding {
@@ -304,7 +304,7 @@ pub(crate) struct OwnFields<'a> {
     /// The trace to propagate, and the attempt's own span in it.
     pub(crate) trace: Option<(TraceContext, u64)>,
     /// True if the request is to switch to WebSocket.
-    pub(crate) is_upgrade: bool,
+    pub(crate) is_websocket: bool,
     pub(crate) key_form: KeyForm,
     /// True if the body is not the client's: fields that describe the client's body are not
     /// forwarded.

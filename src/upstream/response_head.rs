@@ -182,7 +182,7 @@ fn span_of(part: &[u8], buffer: &[u8]) -> ByteSpan {
     const OUTSIDE: u32 = u32::MAX;
     if part.is_empty() {
         // The parser may return an empty constant, which has no position.
-        return ByteSpan { start: 0, end: 0 };
+        return ByteSpan::default();
     }
     let offset = (part.as_ptr() as usize).checked_sub(buffer.as_ptr() as usize);
     let start = offset.and_then(|offset| u32::try_from(offset).ok()).unwrap_or(OUTSIDE);

@@ -104,8 +104,6 @@ class Env:
         if name not in self._proxies:
             setup = configs.CONFIGS[name](self)
             proxy = self.keep(Penstock(self.binary, self.work, name, setup.config, setup.tls))
-            self._proxies[name] = proxy
-            self._keys[name] = setup.key
             headers = {"authorization": f"Bearer {setup.key}"}
 
             def discovered() -> bool:
@@ -116,6 +114,8 @@ class Env:
                 wire.wait_until(f"every model of {name} in /v1/models", discovered, 30.0)
             except AssertionError as error:
                 raise AssertionError(f"{error}: {proxy.last_lines()}") from None
+            self._proxies[name] = proxy
+            self._keys[name] = setup.key
         return self._proxies[name]
 
     def browser(self) -> Browser:

@@ -3,7 +3,7 @@ import contextlib
 import http.client
 import itertools
 import json
-import os
+import random
 import re
 import socket
 import time
@@ -107,18 +107,20 @@ def wait_until(what: str, ready: Callable[[], Any], limit: float, every: float =
 
 # Below the ephemeral range: from that one, a mock engine of a story that runs beside this could
 # take the port before penstock listens on it, and its 200 would look like penstock's readiness.
-# Apart from the ports of the stories (`free_address`) and from those that browsers refuse.
-_FREE_PORTS = range(7_000, 10_000)
-_ports = itertools.count(os.getpid() * 211)
+# Apart from the ports of the stories (`free_address`), those that browsers refuse, and penstock's
+# own defaults.
+_FREE_PORTS = [port for port in range(7_000, 10_000) if port not in (8080, 9090)]
+random.shuffle(_FREE_PORTS)
+_ports = itertools.cycle(_FREE_PORTS)
 
 
 def free_port() -> int:
-    """A port without a listener, which no other caller gets soon."""
-    while True:
-        port = _FREE_PORTS[next(_ports) % len(_FREE_PORTS)]
+    """A port without a listener, which nothing else in this process gets soon."""
+    for port in itertools.islice(_ports, len(_FREE_PORTS)):
         with contextlib.suppress(OSError), socket.socket() as probe:
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError("no port from 7000 to 9999 is free")
 
 
 class DeadPort:

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::json::{Fields, JsonObject, Text, is_object};
+use super::json::{Fields, ObjectWriter, Text, is_object};
 
 /// A request to generate text.
 #[derive(Debug, Default)]
@@ -198,7 +198,7 @@ impl Call<'_> {
             return Cow::Borrowed("{}");
         }
         let mut object = Vec::new();
-        JsonObject::new(&mut object).text("invalid_arguments", &self.arguments);
+        ObjectWriter::new(&mut object).text("invalid_arguments", &self.arguments);
         String::from_utf8_lossy(&object).into_owned().into()
     }
 }

@@ -21,12 +21,12 @@ pub struct ResponseConverter {
     client: Operation,
     splitter: EventSplitter,
     reader: Option<Box<dyn ResponseReader>>,
-    conversion: ResponseConversion,
+    conversion: WritingSide,
 }
 
 /// The writing side of the conversion.
 #[derive(Debug)]
-struct ResponseConversion {
+struct WritingSide {
     client: Operation,
     writer: Option<Box<dyn ResponseWriter>>,
     reply: ReplyFacts,
@@ -48,7 +48,7 @@ impl ResponseConverter {
         let is_read_whole = reply.is_complete || !is_stream;
         let framing = framing.filter(|_| !is_read_whole).unwrap_or(Framing::Whole);
         let limit = if is_read_whole { limits.whole } else { limits.event };
-        let conversion = ResponseConversion {
+        let conversion = WritingSide {
             client,
             writer: writer_of(client, is_stream),
             reply: ReplyFacts { terms: reply, context, backend },
@@ -135,7 +135,7 @@ impl ResponseConverter {
     }
 }
 
-impl ResponseConversion {
+impl WritingSide {
     fn read(
         &mut self,
         reader: Option<&mut (dyn ResponseReader + 'static)>,

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 
 use super::conversation::ModelKeepAlive;
 use super::error::{BadResponse, ConvertError, Done};
-use super::json::{Fields, JsonList, JsonObject, Text, is_string, read_value, text_of};
+use super::json::{Fields, ListWriter, ObjectWriter, Text, is_string, read_value, text_of};
 use super::reply::{EmbeddingTerms, ReplyFacts};
 use super::request_readers::read_keep_alive;
 use super::response_readers::{Count, OpenAiUsage};
@@ -77,7 +77,7 @@ fn to_openai(
     let keep_alive = fields.take("keep_alive").map(read_keep_alive).transpose()?;
     // What only Ollama has would be an unknown argument to strict servers.
     fields.discard(&["model", "input", "truncate", "options", "encoding_format"]);
-    let mut object = JsonObject::new(out);
+    let mut object = ObjectWriter::new(out);
     object.text("model", terms.model);
     write_inputs(&inputs, &mut object);
     // Ollama's API has no vectors in base64.
@@ -108,14 +108,14 @@ fn to_ollama(
         }
     };
     fields.discard(&["model", "user"]);
-    let mut object = JsonObject::new(out);
+    let mut object = ObjectWriter::new(out);
     object.text("model", terms.model);
     write_inputs(&inputs, &mut object);
     fields.iter().for_each(|(name, value)| object.raw(name, value.get()));
     Ok(EmbeddingTerms { base64, inputs: inputs.len() })
 }
 
-fn write_inputs(inputs: &[Text<'_>], object: &mut JsonObject<'_>) {
+fn write_inputs(inputs: &[Text<'_>], object: &mut ObjectWriter<'_>) {
     match inputs {
         [only] => object.text("input", only),
         several => {
@@ -184,7 +184,7 @@ pub(super) fn convert_response(
         Operation::OllamaEmbed => write_embed(vectors, reply, elapsed, out),
         Operation::OllamaEmbeddings => {
             let first = vectors.list.first().map_or(&[][..], Vec::as_slice);
-            write_vector(first, JsonObject::new(out).list("embedding"));
+            write_vector(first, ObjectWriter::new(out).list("embedding"));
         }
         _ => write_openai(&vectors, reply, out),
     }
@@ -236,7 +236,7 @@ fn read_ollama(body: &[u8]) -> Result<VectorsResult, BadResponse> {
 }
 
 fn write_embed(vectors: Vectors, reply: &ReplyFacts, elapsed: Duration, out: &mut Vec<u8>) {
-    let mut object = JsonObject::new(out);
+    let mut object = ObjectWriter::new(out);
     object.text("model", &reply.context.model);
     {
         let mut list = object.list("embeddings");
@@ -252,7 +252,7 @@ fn write_embed(vectors: Vectors, reply: &ReplyFacts, elapsed: Duration, out: &mu
 }
 
 fn write_openai(vectors: &Vectors, reply: &ReplyFacts, out: &mut Vec<u8>) {
-    let mut object = JsonObject::new(out);
+    let mut object = ObjectWriter::new(out);
     object.text("object", "list");
     {
         let mut data = object.list("data");
@@ -292,6 +292,6 @@ fn narrow(number: f64) -> f32 {
     number as f32
 }
 
-fn write_vector(vector: &[f32], mut list: JsonList<'_>) {
+fn write_vector(vector: &[f32], mut list: ListWriter<'_>) {
     vector.iter().for_each(|float| list.float(*float));
 }

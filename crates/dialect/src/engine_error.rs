@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::context_shift::recognized_words;
 use super::error_body::{EngineError, read_error};
-use super::json::JsonObject;
+use super::json::ObjectWriter;
 
 /// An engine's error, for a client of another API.
 struct Reported<'a> {
@@ -78,7 +78,7 @@ pub(super) fn write_body(client: Operation, message: &str, out: &mut Vec<u8>) {
 
 fn write_error(dialect: Dialect, status: u16, reported: &Reported<'_>, out: &mut Vec<u8>) {
     let error = &reported.error;
-    let mut body = JsonObject::new(out);
+    let mut body = ObjectWriter::new(out);
     match dialect.row().error_form {
         ErrorForm::Plain => body.text("error", &error.message),
         ErrorForm::Typed => {

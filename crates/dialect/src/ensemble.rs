@@ -9,7 +9,7 @@ pub use text::response_text;
 
 use penstock_api::Operation;
 
-use super::json::{Fields, JsonObject};
+use super::json::{Fields, ObjectWriter};
 use query::{Query, find_query};
 
 /// The members that drafts do not take from the client. A draft is held, not streamed; there is one
@@ -96,7 +96,7 @@ impl<'a> EnsembleRequest<'a> {
     /// differ.
     pub fn draft(&self, model: &str) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut object = JsonObject::new(&mut out);
+        let mut object = ObjectWriter::new(&mut out);
         object.text("model", model);
         object.flag("stream", false);
         let options_member = self.operation.row().dialect.row().options_member;
@@ -130,7 +130,7 @@ impl<'a> EnsembleRequest<'a> {
     pub fn with_prompt(&self, model: &str, prompt: &str) -> Vec<u8> {
         let place = query_place(self.operation).unwrap_or_default();
         let mut out = Vec::new();
-        let mut object = JsonObject::new(&mut out);
+        let mut object = ObjectWriter::new(&mut out);
         object.text("model", model);
         for (name, value) in self.fields.iter().filter(|(name, _)| !["model", place].contains(name))
         {
@@ -146,7 +146,7 @@ impl<'a> EnsembleRequest<'a> {
 /// user.
 pub fn critique_body(model: &str, prompt: &str, max_tokens: u32) -> Vec<u8> {
     let mut out = Vec::new();
-    let mut object = JsonObject::new(&mut out);
+    let mut object = ObjectWriter::new(&mut out);
     object.text("model", model);
     object.flag("stream", false);
     object.number("max_tokens", max_tokens.into());

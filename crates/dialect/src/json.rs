@@ -182,14 +182,14 @@ fn push_escaped(out: &mut Vec<u8>, text: &str) {
 }
 
 /// A JSON object being written. It is closed when it goes out of scope.
-pub(super) struct JsonObject<'o> {
+pub(super) struct ObjectWriter<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
     /// The closing bytes: a comma for members that precede others.
     end: &'static [u8],
 }
 
-impl<'o> JsonObject<'o> {
+impl<'o> ObjectWriter<'o> {
     /// Opens an object.
     pub(super) fn new(out: &'o mut Vec<u8>) -> Self {
         out.push(b'{');
@@ -290,29 +290,29 @@ impl<'o> JsonObject<'o> {
     }
 
     /// Opens an object as a member.
-    pub(super) fn object(&mut self, name: &str) -> JsonObject<'_> {
-        JsonObject::new(self.name(name))
+    pub(super) fn object(&mut self, name: &str) -> ObjectWriter<'_> {
+        ObjectWriter::new(self.name(name))
     }
 
     /// Opens a list as a member.
-    pub(super) fn list(&mut self, name: &str) -> JsonList<'_> {
-        JsonList::new(self.name(name))
+    pub(super) fn list(&mut self, name: &str) -> ListWriter<'_> {
+        ListWriter::new(self.name(name))
     }
 }
 
-impl Drop for JsonObject<'_> {
+impl Drop for ObjectWriter<'_> {
     fn drop(&mut self) {
         self.out.extend_from_slice(self.end);
     }
 }
 
 /// A JSON list being written. It is closed when it goes out of scope.
-pub(super) struct JsonList<'o> {
+pub(super) struct ListWriter<'o> {
     out: &'o mut Vec<u8>,
     is_empty: bool,
 }
 
-impl<'o> JsonList<'o> {
+impl<'o> ListWriter<'o> {
     /// Opens a list.
     pub(super) fn new(out: &'o mut Vec<u8>) -> Self {
         out.push(b'[');
@@ -351,17 +351,17 @@ impl<'o> JsonList<'o> {
     }
 
     /// Opens a list as an item.
-    pub(super) fn list(&mut self) -> JsonList<'_> {
-        JsonList::new(self.item())
+    pub(super) fn list(&mut self) -> ListWriter<'_> {
+        ListWriter::new(self.item())
     }
 
     /// Opens an object as an item.
-    pub(super) fn object(&mut self) -> JsonObject<'_> {
-        JsonObject::new(self.item())
+    pub(super) fn object(&mut self) -> ObjectWriter<'_> {
+        ObjectWriter::new(self.item())
     }
 }
 
-impl Drop for JsonList<'_> {
+impl Drop for ListWriter<'_> {
     fn drop(&mut self) {
         self.out.push(b']');
     }

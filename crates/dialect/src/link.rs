@@ -8,7 +8,7 @@ use super::conversation::{CallResult, Conversation, Part, Role};
 use super::json::Text;
 
 /// A call that has been read.
-struct LinkedCall {
+struct CallToLink {
     id: String,
     name: String,
     has_result: bool,
@@ -17,7 +17,7 @@ struct LinkedCall {
 /// The calls so far.
 #[derive(Default)]
 struct Calls {
-    list: Vec<LinkedCall>,
+    list: Vec<CallToLink>,
     /// The number of the turn: successive messages of the assistant are one.
     turn: usize,
     /// The last call of each id.
@@ -60,7 +60,7 @@ impl Calls {
         self.by_id.insert(id.clone(), place);
         self.by_name.entry(name.clone()).or_default().add(self.turn, place);
         self.all.add(self.turn, place);
-        self.list.push(LinkedCall { id, name, has_result: false });
+        self.list.push(CallToLink { id, name, has_result: false });
     }
 
     fn link(&mut self, result: &mut CallResult<'_>) {
@@ -93,7 +93,7 @@ impl OpenCalls {
 
     /// Returns the oldest call without a result in the last turn that has one: results come in the
     /// order of the calls, and calls of earlier turns are those that the client gave up.
-    fn next(&mut self, list: &[LinkedCall]) -> Option<usize> {
+    fn next(&mut self, list: &[CallToLink]) -> Option<usize> {
         loop {
             let (_, places) = self.0.last_mut()?;
             match places.front() {

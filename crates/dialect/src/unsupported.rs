@@ -134,7 +134,7 @@ struct MessagePart<'a> {
 /// A message or an item.
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
-struct MessageParts<'a> {
+struct MessageOrItem<'a> {
     content: Option<&'a RawValue>,
     output: Option<&'a RawValue>,
     images: Option<&'a RawValue>,
@@ -155,7 +155,7 @@ impl Images<'_, '_> {
         let mut fields = Fields::of_body(self.body).ok()?;
         let Some(list) = fields.take(list) else { return Some(()) };
         // A prompt as text has no images.
-        let messages: Vec<MessageParts<'_>> = serde_json::from_str(list.get()).unwrap_or_default();
+        let messages: Vec<MessageOrItem<'_>> = serde_json::from_str(list.get()).unwrap_or_default();
         for message in messages {
             for parts in [message.content, message.output].into_iter().flatten() {
                 self.read_parts(parts)?;

@@ -164,10 +164,10 @@ enum Writer {
     /// Writes generated text, complete or as events.
     Generated(Generated),
     /// Writes a response in one piece.
-    Whole(BuildResponse),
+    Whole(ResponseBuilder),
 }
 
-type BuildResponse = fn(&ParsedRequest<'_>) -> WholeResponse;
+type ResponseBuilder = fn(&ParsedRequest<'_>) -> WholeResponse;
 
 /// The writers of generated text.
 #[derive(Clone, Copy)]
@@ -177,7 +177,7 @@ struct Generated {
 }
 
 /// The writers of operations that generate no text.
-const WHOLE: &[(Operation, BuildResponse)] = &[
+const WHOLE: &[(Operation, ResponseBuilder)] = &[
     (Operation::Embeddings, others::embeddings),
     (Operation::NativeEmbedding, others::native_embedding),
     (Operation::Rerank, others::rerank),

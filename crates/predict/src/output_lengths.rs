@@ -62,8 +62,8 @@ fn survival_of(ended: impl Iterator<Item = f64>, there: impl Iterator<Item = f64
 
 /// The share of outputs that are longer than a number of tokens (a survival function), by the
 /// estimator of Kaplan and Meier: for each bucket, the share of the outputs in it that end there. A
-/// running output counts in the buckets that it has passed: long outputs end late, and would be
-/// missed.
+/// running output counts in the buckets that it has passed: otherwise long outputs, which end late,
+/// would be missed.
 ///
 /// A second survival is that without limits. In it, an output that ended at the limit of its
 /// request has passed: it says nothing of when one with a larger limit ends.

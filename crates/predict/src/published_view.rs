@@ -12,9 +12,9 @@ use super::stall::StreamSilence;
 use super::wait_curve::WaitCurve;
 
 #[derive(Debug, Default)]
-struct AtomicNumber(AtomicU64);
+struct AtomicF64(AtomicU64);
 
-impl AtomicNumber {
+impl AtomicF64 {
     #[inline(always)]
     fn get(&self) -> f64 {
         f64::from_bits(self.0.load(Ordering::Relaxed))
@@ -31,42 +31,42 @@ impl AtomicNumber {
 // Every decision reads it: no other data that is written may share its cache lines.
 #[repr(align(64))]
 pub(super) struct PublishedView {
-    base_us: AtomicNumber,
-    token_us: AtomicNumber,
-    decode_us: AtomicNumber,
-    context_us: AtomicNumber,
-    pair_us: AtomicNumber,
+    base_us: AtomicF64,
+    token_us: AtomicF64,
+    decode_us: AtomicF64,
+    context_us: AtomicF64,
+    pair_us: AtomicF64,
     batch_ratios: AtomicU64,
-    slots: AtomicNumber,
-    kv_tokens: AtomicNumber,
-    step_tokens: AtomicNumber,
-    step_ended_at_us: AtomicNumber,
-    waiting_count: AtomicNumber,
-    in_batch_tokens: AtomicNumber,
-    in_batch_us: AtomicNumber,
-    queued_tokens: AtomicNumber,
-    queued_us: AtomicNumber,
-    decayed_work_us: AtomicNumber,
-    updated_at_us: AtomicNumber,
-    stream_count: AtomicNumber,
-    own_stream_count: AtomicNumber,
-    context_tokens: AtomicNumber,
-    factors: [[AtomicNumber; 2]; 4],
-    front_end_us: AtomicNumber,
-    tokenizer_token_us: AtomicNumber,
-    mean_output_tokens: AtomicNumber,
-    pace_factor: AtomicNumber,
-    pace_p90_factor: AtomicNumber,
-    pause_factor: AtomicNumber,
-    pause_rest_us: AtomicNumber,
-    silent_since_us: AtomicNumber,
-    silent_until_us: AtomicNumber,
-    tightest_tpot_us: AtomicNumber,
-    batch_share: AtomicNumber,
-    oldest_due_at_us: AtomicNumber,
-    learned_at_us: AtomicNumber,
-    first_token_count: AtomicNumber,
-    is_trusted: AtomicNumber,
+    slots: AtomicF64,
+    kv_tokens: AtomicF64,
+    step_tokens: AtomicF64,
+    step_ended_at_us: AtomicF64,
+    waiting_count: AtomicF64,
+    in_batch_tokens: AtomicF64,
+    in_batch_us: AtomicF64,
+    queued_tokens: AtomicF64,
+    queued_us: AtomicF64,
+    decayed_work_us: AtomicF64,
+    updated_at_us: AtomicF64,
+    stream_count: AtomicF64,
+    own_stream_count: AtomicF64,
+    context_tokens: AtomicF64,
+    factors: [[AtomicF64; 2]; 4],
+    front_end_us: AtomicF64,
+    tokenizer_token_us: AtomicF64,
+    mean_output_tokens: AtomicF64,
+    pace_factor: AtomicF64,
+    pace_p90_factor: AtomicF64,
+    pause_factor: AtomicF64,
+    pause_rest_us: AtomicF64,
+    silent_since_us: AtomicF64,
+    silent_until_us: AtomicF64,
+    tightest_tpot_us: AtomicF64,
+    batch_share: AtomicF64,
+    oldest_due_at_us: AtomicF64,
+    learned_at_us: AtomicF64,
+    first_token_count: AtomicF64,
+    is_trusted: AtomicF64,
 }
 
 /// The numbers that are published beside the view.
@@ -93,7 +93,7 @@ impl PublishedView {
     #[inline(always)]
     pub(super) fn view<'a>(&self, wait_curve: &'a WaitCurve, now_us: f64) -> EngineView<'a> {
         let decayed_work_us = self.decayed_work_us.get();
-        let factors = |numbers: &[AtomicNumber; 2]| {
+        let factors = |numbers: &[AtomicF64; 2]| {
             let [mean, p90] = numbers;
             RegimeFactors { mean: mean.get(), p90: p90.get() }
         };

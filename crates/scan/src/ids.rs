@@ -47,8 +47,8 @@ pub struct StoredIds {
 }
 
 impl StoredIds {
-    /// Checks that each id is null or a string without escapes: it is compared with known ids byte
-    /// by byte.
+    /// Checks that each id is null or a string without escapes: known ids are found by their bytes
+    /// as written.
     ///
     /// # Errors
     /// [`ScanError::WrongType`] otherwise.

@@ -71,7 +71,7 @@ pub use usage::{CutCounts, Usage, find_counts, find_usage};
 pub use usage_bounds::{Passed, UsageBounds};
 pub use whole_result::WholeResult;
 
-use penstock_api::units::{Timestamp, TokenCount};
+use penstock_api::units::{ByteSpan, Timestamp, TokenCount};
 use penstock_api::{BodyFormat, ErrorCode, Operation};
 
 /// The estimated length of a token, in the unit of the estimate.
@@ -261,6 +261,10 @@ fn to_tokens(text: u64) -> TokenCount {
 /// Converts an offset in a body. Larger bodies are rejected before the scan.
 fn to_offset(offset: usize) -> u32 {
     u32::try_from(offset).unwrap_or(u32::MAX)
+}
+
+fn to_span(start: usize, end: usize) -> ByteSpan {
+    ByteSpan { start: to_offset(start), end: to_offset(end) }
 }
 
 #[cfg(test)]

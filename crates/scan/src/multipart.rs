@@ -14,7 +14,7 @@ use super::prompt_limit::PromptLimit;
 use super::script::weigh;
 use super::twin::deciding_in_query;
 use super::{ModelForm, PromptPlaces, RequestProfile, ScanError, ScanOptions, TokenEstimate};
-use super::{is_blank, to_offset, to_tokens};
+use super::{is_blank, to_offset, to_span, to_tokens};
 
 /// The longest boundary that RFC 2046 allows.
 const MAX_BOUNDARY: usize = 70;
@@ -270,8 +270,7 @@ impl Form {
                     return Err(ScanError::Twin { field: "model" });
                 }
                 self.model_is_file = false;
-                self.model =
-                    Some(ByteSpan { start: to_offset(start), end: to_offset(start + value.len()) });
+                self.model = Some(to_span(start, start + value.len()));
             }
             FormField::Stream => self.streaming = text.eq_ignore_ascii_case("true") || text == "1",
             FormField::Prompt => {

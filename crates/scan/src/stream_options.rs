@@ -5,7 +5,7 @@ use penstock_api::units::ByteSpan;
 
 use super::cursor::{Cursor, Members, Syntax};
 use super::twin::twin_among;
-use super::{UsageEdit, to_offset};
+use super::{UsageEdit, to_offset, to_span};
 
 /// The value of `stream_options`.
 #[derive(Debug, Clone, Copy, Default)]
@@ -34,7 +34,7 @@ impl StreamOptions {
         let start = cursor.at;
         if kind != b'{' {
             cursor.skip(kind)?;
-            return Ok(Self::Other(span(start, cursor.at)));
+            return Ok(Self::Other(to_span(start, cursor.at)));
         }
         let (mut found, mut is_empty) = (None, true);
         cursor.members(Members::named(OptionName::of), |cursor, name, kind| {
@@ -45,7 +45,7 @@ impl StreamOptions {
                 *twin = Some(field);
             }
             if matches!(name, OptionName::IncludeUsage) {
-                let excluded = Self::Excluded(span(start, cursor.at));
+                let excluded = Self::Excluded(to_span(start, cursor.at));
                 found = Some(if kind == b't' { Self::Included } else { excluded });
             }
             Ok(())
@@ -84,8 +84,4 @@ impl OptionName {
             _ => twin_among(name, &["include_usage"]).map_or(Self::Other, Self::Twin),
         }
     }
-}
-
-fn span(start: usize, end: usize) -> ByteSpan {
-    ByteSpan { start: to_offset(start), end: to_offset(end) }
 }

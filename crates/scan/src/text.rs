@@ -14,7 +14,7 @@ use super::density::{MIN_MEASURED, measured};
 use super::marker::STRETCH;
 use super::script::{weigh, weigh_character};
 use super::unescape::ShortString;
-use super::{TokenEstimate, to_offset};
+use super::{TokenEstimate, to_span};
 
 /// The number of blocks read one at a time before a string counts as long.
 const SHORT_BLOCKS: usize = 12;
@@ -47,7 +47,7 @@ impl BodyString {
     /// Returns the span between its quotes.
     #[inline(always)]
     pub(super) fn span(self) -> ByteSpan {
-        ByteSpan { start: to_offset(self.start), end: to_offset(self.end) }
+        to_span(self.start, self.end)
     }
 
     /// Returns whether the string contains escapes.

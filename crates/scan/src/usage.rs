@@ -82,18 +82,18 @@ impl Usage {
         // Anthropic counts cache reads and cache writes apart from `input_tokens`; the others
         // include them.
         let (mut had, mut taken) = (None, None);
-        cursor.members(Members::named(CountMember::of), |cursor, count, kind| match count {
-            CountMember::Prompt => read_count(cursor, kind, &mut self.prompt_tokens),
-            CountMember::Completion => read_count(cursor, kind, &mut self.completion_tokens),
-            CountMember::CacheRead => read_count(cursor, kind, &mut had),
-            CountMember::CacheCreation => read_count(cursor, kind, &mut taken),
-            CountMember::PromptDetails => {
+        cursor.members(Members::named(UsageCount::of), |cursor, count, kind| match count {
+            UsageCount::Prompt => read_count(cursor, kind, &mut self.prompt_tokens),
+            UsageCount::Completion => read_count(cursor, kind, &mut self.completion_tokens),
+            UsageCount::CacheRead => read_count(cursor, kind, &mut had),
+            UsageCount::CacheCreation => read_count(cursor, kind, &mut taken),
+            UsageCount::PromptDetails => {
                 read_detail(cursor, kind, b"cached_tokens", &mut self.cached_tokens)
             }
-            CountMember::CompletionDetails => {
+            UsageCount::CompletionDetails => {
                 read_detail(cursor, kind, b"reasoning_tokens", &mut self.reasoning_tokens)
             }
-            CountMember::Other => cursor.skip(kind),
+            UsageCount::Other => cursor.skip(kind),
         })?;
         let apart = had.unwrap_or(0).saturating_add(taken.unwrap_or(0));
         self.prompt_tokens = self.prompt_tokens.map(|count| count.saturating_add(apart));
@@ -138,7 +138,7 @@ impl TimingMember {
 
 /// A member of `usage`.
 #[derive(Clone, Copy)]
-enum CountMember {
+enum UsageCount {
     Prompt,
     Completion,
     CacheRead,
@@ -148,7 +148,7 @@ enum CountMember {
     Other,
 }
 
-impl CountMember {
+impl UsageCount {
     fn of(name: &[u8]) -> Self {
         match name {
             b"prompt_tokens" | b"input_tokens" => Self::Prompt,

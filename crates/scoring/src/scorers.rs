@@ -28,7 +28,7 @@ pub trait Scorer: std::fmt::Debug + Send + Sync {
     }
 }
 
-/// Readings that cost something to take: only scorers that use them have them taken.
+/// Readings that cost something to take. They are taken only for scorers that use them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Needs(u16);
 

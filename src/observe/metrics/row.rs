@@ -23,15 +23,15 @@ pub struct MetricRow {
     pub labels: &'static [&'static str],
     /// The help text, on the page and in docs/reference/metrics.md.
     pub meaning: &'static str,
-    pub(super) samples: ReadSamples,
+    pub(super) samples: SampleReader,
 }
 
-type ReadSamples = fn(&Metrics, &Scrape<'_>) -> Samples;
+type SampleReader = fn(&Metrics, &Scrape<'_>) -> Samples;
 
 pub(super) const fn counter(
     name: &'static str,
     labels: &'static [&'static str],
-    samples: ReadSamples,
+    samples: SampleReader,
     meaning: &'static str,
 ) -> MetricRow {
     MetricRow { name, kind: MetricKind::Counter, labels, meaning, samples }
@@ -40,7 +40,7 @@ pub(super) const fn counter(
 pub(super) const fn gauge(
     name: &'static str,
     labels: &'static [&'static str],
-    samples: ReadSamples,
+    samples: SampleReader,
     meaning: &'static str,
 ) -> MetricRow {
     MetricRow { name, kind: MetricKind::Gauge, labels, meaning, samples }
@@ -49,7 +49,7 @@ pub(super) const fn gauge(
 pub(super) const fn histogram(
     name: &'static str,
     labels: &'static [&'static str],
-    samples: ReadSamples,
+    samples: SampleReader,
     meaning: &'static str,
 ) -> MetricRow {
     MetricRow { name, kind: MetricKind::Histogram, labels, meaning, samples }

@@ -21,7 +21,7 @@ pub use foreign::{LedgerSpending, SharedBalance};
 pub use money::Money;
 pub use report::BudgetReport;
 pub use shared::{AccountSpending, Proposal, SharedTerms};
-pub use terms::{BudgetTerms, UNKNOWN_COST, highest_cost, is_counted};
+pub use terms::{AdmittedTerms, UNKNOWN_COST, highest_cost, is_counted};
 
 use std::sync::Arc;
 
@@ -137,14 +137,14 @@ impl Rule {
 }
 
 type AccountKey = (Arc<str>, Arc<str>);
-type LockedAccount = Arc<Mutex<Account>>;
+type AccountMutex = Arc<Mutex<Account>>;
 
 /// One account of a request.
 #[derive(Debug)]
 struct Held {
     rule: Arc<Rule>,
     subject: Arc<str>,
-    account: LockedAccount,
+    account: AccountMutex,
 }
 
 /// The money that a request has reserved; given back when it is dropped without being settled.
@@ -224,7 +224,7 @@ fn exceeded(held: &Held, account: &Account, estimate: Money, unix: u64) -> Box<E
 /// A span for amounts of zero, which belong to no time.
 const NO_SPAN: PeriodSpan = PeriodSpan { part: 0, since: 0, until: 0 };
 
-fn report(rule: &Rule, subject: &Arc<str>, account: &LockedAccount, unix: u64) -> BudgetReport {
+fn report(rule: &Rule, subject: &Arc<str>, account: &AccountMutex, unix: u64) -> BudgetReport {
     let span = rule.period.at(unix);
     let mut account = account.lock();
     account.advance(span);
@@ -243,7 +243,7 @@ fn report(rule: &Rule, subject: &Arc<str>, account: &LockedAccount, unix: u64) -
 #[derive(Debug, Default)]
 pub struct Budgets {
     rules: ArcSwap<Vec<Arc<Rule>>>,
-    accounts: RwLock<HashMap<AccountKey, LockedAccount>>,
+    accounts: RwLock<HashMap<AccountKey, AccountMutex>>,
 }
 
 impl Budgets {
@@ -337,7 +337,7 @@ impl Budgets {
         all
     }
 
-    fn account(&self, budget: &Arc<str>, subject: &str) -> (Arc<str>, LockedAccount) {
+    fn account(&self, budget: &Arc<str>, subject: &str) -> (Arc<str>, AccountMutex) {
         let subject: Arc<str> = subject.into();
         let key = (Arc::clone(budget), Arc::clone(&subject));
         if let Some(account) = self.accounts.read().get(&key) {

@@ -72,10 +72,11 @@ impl Predicted {
         is_new.then_some(CacheEvent::Missed(self.first_block))
     }
 
-    /// Returns the change after the engine reported how many tokens of the prompt were cached. With
-    /// at least two blocks of a prompt predicted, less than one means that the beginning was
-    /// evicted, and with it every prompt that begins alike. One predicted block proves nothing: an
-    /// engine computes at least the end of each prompt, and reports full blocks only.
+    /// Returns the change after the engine reported how many tokens of the prompt were cached. If
+    /// at least two blocks of a prompt were predicted, fewer cached tokens than one block mean that
+    /// the beginning was evicted, and with it every prompt that begins alike. One predicted block
+    /// proves nothing: an engine computes at least the end of each prompt, and reports full blocks
+    /// only.
     pub fn when_served(&self, cached_tokens: u32) -> Option<CacheEvent<'static>> {
         let is_evicted = self.matched_blocks >= 2 && cached_tokens < self.block_tokens;
         is_evicted.then_some(CacheEvent::Missed(self.first_block))

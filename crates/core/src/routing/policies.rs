@@ -183,7 +183,7 @@ impl Policies {
     /// [`PolicyError`] if the request wishes what its key may not have.
     pub(super) fn admit(
         &self,
-        names: ModelSpellings<'_>,
+        names: RequestedNames<'_>,
         client: &PolicyClient<'_>,
         wishes: &PolicyWishes<'_>,
     ) -> Result<PolicyScope, PolicyError> {
@@ -242,7 +242,7 @@ impl Policies {
     }
 
     /// Returns the policies of a request for another model: its own, and that of the model.
-    pub(super) fn also_under(&self, scope: &PolicyScope, names: ModelSpellings<'_>) -> PolicyScope {
+    pub(super) fn also_under(&self, scope: &PolicyScope, names: RequestedNames<'_>) -> PolicyScope {
         let Some(own) = self.first(names, scope.of_key) else { return *scope };
         let both = scope.restriction.and(self.restriction(Some(own)));
         PolicyScope {
@@ -287,7 +287,7 @@ impl Policies {
         }
     }
 
-    fn first(&self, names: ModelSpellings<'_>, of_key: u64) -> Option<usize> {
+    fn first(&self, names: RequestedNames<'_>, of_key: u64) -> Option<usize> {
         let both = names.policies(&self.models) & of_key;
         (both != 0).then_some(both.trailing_zeros() as usize)
     }
@@ -312,14 +312,14 @@ pub struct ModelAsked<'a> {
 /// The names of the model that a request gets: the requested one, the aliases on the way, and the
 /// model as its backends list it. No spelling escapes a policy.
 #[derive(Clone, Copy)]
-pub(super) struct ModelSpellings<'a> {
+pub(super) struct RequestedNames<'a> {
     pub(super) requested: &'a str,
     pub(super) names: &'a Names,
     pub(super) fleet: &'a Topology,
     pub(super) split: SplitPoint,
 }
 
-impl ModelSpellings<'_> {
+impl RequestedNames<'_> {
     /// Returns the policies that are for one of the names, as a bit mask of positions.
     fn policies(&self, all: &ModelPolicies) -> u64 {
         let Self { requested, names, fleet, split } = *self;

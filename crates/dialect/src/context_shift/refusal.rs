@@ -54,14 +54,14 @@ pub(crate) fn recognized_words(message: &str, body: &[u8]) -> Option<String> {
 /// llama.cpp's fields.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-struct LlamaFields {
+struct LlamaCppFields {
     n_prompt_tokens: Option<u32>,
     n_ctx: Option<u32>,
 }
 
 #[derive(Deserialize)]
 struct Body {
-    error: LlamaFields,
+    error: LlamaCppFields,
 }
 
 /// The phrases that identify a refusal, in lower case: first codes and types, then the texts of
@@ -171,7 +171,7 @@ pub fn read_refusal(body: &[u8]) -> Option<ContextRefusal> {
 }
 
 /// Reads all words of an engine's error, and its numbers from `fields` if it has them.
-fn refusal_of(words: &str, fields: impl FnOnce() -> LlamaFields) -> Option<ContextRefusal> {
+fn refusal_of(words: &str, fields: impl FnOnce() -> LlamaCppFields) -> Option<ContextRefusal> {
     let text = words.to_lowercase();
     let is_marked = MARKS.iter().any(|mark| text.contains(mark));
     if !is_marked {

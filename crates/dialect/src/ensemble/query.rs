@@ -2,7 +2,7 @@
 
 use serde_json::value::RawValue;
 
-use crate::json::{Fields, JsonList, JsonObject, Text, push_text};
+use crate::json::{Fields, ListWriter, ObjectWriter, Text, push_text};
 
 /// The kinds of parts that are text.
 const TEXT_PARTS: &[&str] = &["text", "input_text"];
@@ -94,7 +94,7 @@ impl QueryContent<'_> {
     }
 
     /// Writes the message with `prompt` in place of its texts; images and results of tools stay.
-    fn write(&self, prompt: &str, message: &mut JsonObject<'_>) {
+    fn write(&self, prompt: &str, message: &mut ObjectWriter<'_>) {
         let parts = match self {
             Self::Text(_) => return message.text("content", prompt),
             Self::Parts(parts) => parts,
@@ -125,7 +125,7 @@ impl Query<'_> {
         match &self.place {
             QueryPlace::Whole => push_text(&mut out, prompt),
             QueryPlace::Message { list, index, message, content } => {
-                let mut written = JsonList::new(&mut out);
+                let mut written = ListWriter::new(&mut out);
                 for (position, raw) in list.iter().enumerate() {
                     if position != *index {
                         written.raw(raw.get());

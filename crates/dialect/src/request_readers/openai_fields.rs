@@ -82,14 +82,14 @@ pub(super) fn fill_generation<'a>(
 ) -> Result<(), ConvertError> {
     #[derive(Default, Deserialize)]
     #[serde(default)]
-    struct StreamFields {
+    struct OpenAiStreamOptions {
         include_usage: Option<bool>,
     }
     fields.discard(&["model"]);
     // They concern OpenAI's platform, and change no token of the response.
     fields.discard(PLATFORM);
     conversation.stream = fields.take_as("stream", "true or false")?.unwrap_or(false);
-    let options: Option<StreamFields> = fields.take_as("stream_options", "an object")?;
+    let options: Option<OpenAiStreamOptions> = fields.take_as("stream_options", "an object")?;
     conversation.include_usage = options.and_then(|one| one.include_usage).unwrap_or(false);
     conversation.stop = fields.take("stop").map(read_stop).transpose()?.unwrap_or_default();
     let choices: Option<u64> = fields.take_whole("n", "a whole number")?;

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use super::openai_fields;
 use crate::conversation::{Conversation, Effort, Format, Logprobs, Message, Part, Role};
 use crate::error::ConvertError;
-use crate::json::{Fields, JsonObject, Text, is_string, read_value};
+use crate::json::{Fields, ObjectWriter, Text, is_string, read_value};
 
 /// Fields that only OpenAI's platform acts on.
 const PLATFORM: &[&str] =
@@ -77,7 +77,7 @@ pub(crate) fn read_body(body: &[u8]) -> Result<Conversation<'_>, ConvertError> {
 fn echo_of(fields: &Fields<'_>) -> String {
     let mut out = Vec::with_capacity(512);
     {
-        let mut object = JsonObject::inside(&mut out);
+        let mut object = ObjectWriter::inside(&mut out);
         for (name, default) in ECHO {
             let own = fields.iter().find(|(own, value)| own == name && value.get() != "null");
             object.raw(name, own.map_or(default, |(_, value)| value.get()));

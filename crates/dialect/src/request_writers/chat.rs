@@ -8,7 +8,7 @@ use crate::conversation::{
     Part, Role, Thinking, Tool, ToolChoice, Tools, joined_text,
 };
 use crate::error::ConvertError;
-use crate::json::{JsonList, JsonObject};
+use crate::json::{ListWriter, ObjectWriter};
 
 /// Writes the body.
 pub(crate) fn write(
@@ -17,7 +17,7 @@ pub(crate) fn write(
     out: &mut Vec<u8>,
 ) -> Result<(), ConvertError> {
     let engine = &terms.engine.row().fields;
-    let mut body = JsonObject::new(out);
+    let mut body = ObjectWriter::new(out);
     body.text("model", terms.model);
     {
         let mut list = body.list("messages");
@@ -44,7 +44,7 @@ pub(crate) fn write(
 pub(super) fn write_extra(
     conversation: &Conversation<'_>,
     is_written: fn(&Conversation<'_>, &str) -> bool,
-    body: &mut JsonObject<'_>,
+    body: &mut ObjectWriter<'_>,
 ) {
     let sampling = conversation.sampling.names();
     for (name, value) in conversation.extra.iter() {
@@ -73,7 +73,7 @@ fn is_written(conversation: &Conversation<'_>, name: &str) -> bool {
     }
 }
 
-fn write_message(message: &Message<'_>, engine: &EngineFields, list: &mut JsonList<'_>) {
+fn write_message(message: &Message<'_>, engine: &EngineFields, list: &mut ListWriter<'_>) {
     match message.role {
         Role::System => {
             let mut object = list.object();
@@ -95,7 +95,7 @@ fn write_message(message: &Message<'_>, engine: &EngineFields, list: &mut JsonLi
     }
 }
 
-fn write_user(parts: &[&Part<'_>], list: &mut JsonList<'_>) {
+fn write_user(parts: &[&Part<'_>], list: &mut ListWriter<'_>) {
     let mut message = list.object();
     message.text("role", "user");
     match parts {
@@ -119,7 +119,7 @@ fn write_user(parts: &[&Part<'_>], list: &mut JsonList<'_>) {
     }
 }
 
-fn write_image(image: &Image<'_>, content: &mut JsonList<'_>) {
+fn write_image(image: &Image<'_>, content: &mut ListWriter<'_>) {
     let mut part = content.object();
     part.text("type", "image_url");
     let mut object = part.object("image_url");
@@ -132,7 +132,7 @@ fn write_image(image: &Image<'_>, content: &mut JsonList<'_>) {
     object.text_if("detail", image.detail.as_deref());
 }
 
-fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut JsonList<'_>) {
+fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut ListWriter<'_>) {
     let mut object = list.object();
     object.text("role", "assistant");
     let (text, has_calls) = (message.text(), message.calls().next().is_some());
@@ -151,7 +151,7 @@ fn write_assistant(message: &Message<'_>, engine: &EngineFields, list: &mut Json
     }
 }
 
-fn write_call(call: &Call<'_>, list: &mut JsonList<'_>) {
+fn write_call(call: &Call<'_>, list: &mut ListWriter<'_>) {
     let mut object = list.object();
     object.text("id", &call.id);
     object.text("type", "function");
@@ -160,7 +160,7 @@ fn write_call(call: &Call<'_>, list: &mut JsonList<'_>) {
     function.text("arguments", &call.arguments);
 }
 
-fn write_result(result: &CallResult<'_>, list: &mut JsonList<'_>) {
+fn write_result(result: &CallResult<'_>, list: &mut ListWriter<'_>) {
     let mut message = list.object();
     message.text("role", "tool");
     message.text("tool_call_id", &result.call);
@@ -171,7 +171,7 @@ fn write_result(result: &CallResult<'_>, list: &mut JsonList<'_>) {
 }
 
 /// Writes `tools` in the form of OpenAI's and Ollama's chat.
-pub(super) fn write_tool_list(tools: &[Tool<'_>], body: &mut JsonObject<'_>) {
+pub(super) fn write_tool_list(tools: &[Tool<'_>], body: &mut ObjectWriter<'_>) {
     if tools.is_empty() {
         return;
     }
@@ -187,7 +187,7 @@ pub(super) fn write_tool_list(tools: &[Tool<'_>], body: &mut JsonObject<'_>) {
     }
 }
 
-fn write_tools(tools: &Tools<'_>, body: &mut JsonObject<'_>) {
+fn write_tools(tools: &Tools<'_>, body: &mut ObjectWriter<'_>) {
     write_tool_list(&tools.list, body);
     match &tools.choice {
         None => {}
@@ -205,7 +205,7 @@ fn write_tools(tools: &Tools<'_>, body: &mut JsonObject<'_>) {
     }
 }
 
-fn write_format(format: Option<&Format<'_>>, body: &mut JsonObject<'_>) {
+fn write_format(format: Option<&Format<'_>>, body: &mut ObjectWriter<'_>) {
     match format {
         None => {}
         Some(Format::Json) => body.object("response_format").text("type", "json_object"),
@@ -225,7 +225,7 @@ fn write_format(format: Option<&Format<'_>>, body: &mut JsonObject<'_>) {
 fn write_thinking(
     conversation: &Conversation<'_>,
     engine: &EngineFields,
-    body: &mut JsonObject<'_>,
+    body: &mut ObjectWriter<'_>,
 ) {
     let Thinking { enabled, effort, budget: _ } = conversation.thinking;
     if let Some(effort) = effort {
@@ -248,7 +248,7 @@ pub(super) fn write_generation(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
     engine: &EngineFields,
-    body: &mut JsonObject<'_>,
+    body: &mut ObjectWriter<'_>,
 ) {
     for (name, value) in conversation.sampling.iter() {
         if let Some(name) = engine.sampling_name(name) {

@@ -4,7 +4,7 @@ use super::chat::{write_extra, write_generation};
 use crate::RequestTerms;
 use crate::conversation::{Conversation, Part, Role};
 use crate::error::ConvertError;
-use crate::json::JsonObject;
+use crate::json::ObjectWriter;
 
 /// Writes the body.
 pub(crate) fn write(
@@ -12,7 +12,7 @@ pub(crate) fn write(
     terms: &RequestTerms<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), ConvertError> {
-    let mut body = JsonObject::new(out);
+    let mut body = ObjectWriter::new(out);
     body.text("model", terms.model);
     match &conversation.raw {
         Some(raw) => {

@@ -8,7 +8,7 @@ use crate::conversation::{
     ToolChoice, Tools, join,
 };
 use crate::error::ConvertError;
-use crate::json::{JsonList, JsonObject, read_value};
+use crate::json::{ListWriter, ObjectWriter, read_value};
 
 /// The limit of a request without one: the API requires a limit, and every Claude model supports
 /// this one.
@@ -28,7 +28,7 @@ pub(crate) fn write(
     out: &mut Vec<u8>,
 ) -> Result<(), ConvertError> {
     check(conversation)?;
-    let mut body = JsonObject::new(out);
+    let mut body = ObjectWriter::new(out);
     body.text("model", terms.model);
     body.number("max_tokens", conversation.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS));
     write_messages(&conversation.messages, &mut body);
@@ -78,7 +78,7 @@ fn check(conversation: &Conversation<'_>) -> Result<(), ConvertError> {
     Ok(())
 }
 
-fn write_messages(messages: &[Message<'_>], body: &mut JsonObject<'_>) {
+fn write_messages(messages: &[Message<'_>], body: &mut ObjectWriter<'_>) {
     let is_system = |message: &&Message<'_>| message.role == Role::System;
     // The API requires a message: instructions alone become one of the user.
     let has_others = !messages.iter().all(|message| is_system(&message));
@@ -103,7 +103,7 @@ fn write_messages(messages: &[Message<'_>], body: &mut JsonObject<'_>) {
     }
 }
 
-fn write_turn(turn: &[&Message<'_>], is_assistant: bool, list: &mut JsonList<'_>) {
+fn write_turn(turn: &[&Message<'_>], is_assistant: bool, list: &mut ListWriter<'_>) {
     let parts = || turn.iter().flat_map(|message| &message.parts);
     let is_result = |part: &&Part<'_>| matches!(part, Part::Result(_));
     let mut message = list.object();
@@ -140,7 +140,7 @@ fn is_visible(text: &str) -> bool {
     !text.trim().is_empty()
 }
 
-fn write_part(part: &Part<'_>, content: &mut JsonList<'_>) {
+fn write_part(part: &Part<'_>, content: &mut ListWriter<'_>) {
     let mut block = content.object();
     match part {
         Part::Text(text) => {
@@ -163,7 +163,7 @@ fn write_part(part: &Part<'_>, content: &mut JsonList<'_>) {
     }
 }
 
-fn write_image(image: &Image<'_>, mut block: JsonObject<'_>) {
+fn write_image(image: &Image<'_>, mut block: ObjectWriter<'_>) {
     block.text("type", "image");
     let mut source = block.object("source");
     match &image.source {
@@ -179,7 +179,7 @@ fn write_image(image: &Image<'_>, mut block: JsonObject<'_>) {
     }
 }
 
-fn write_result(result: &CallResult<'_>, mut block: JsonObject<'_>) {
+fn write_result(result: &CallResult<'_>, mut block: ObjectWriter<'_>) {
     block.text("type", "tool_result");
     block.text("tool_use_id", &result.call);
     if result.is_error {
@@ -191,7 +191,7 @@ fn write_result(result: &CallResult<'_>, mut block: JsonObject<'_>) {
     }
 }
 
-fn write_tools(tools: &Tools<'_>, body: &mut JsonObject<'_>) {
+fn write_tools(tools: &Tools<'_>, body: &mut ObjectWriter<'_>) {
     if tools.list.is_empty() {
         return;
     }
@@ -226,7 +226,7 @@ fn write_tools(tools: &Tools<'_>, body: &mut JsonObject<'_>) {
 fn write_thinking_and_format(
     conversation: &Conversation<'_>,
     thinks: Option<bool>,
-    body: &mut JsonObject<'_>,
+    body: &mut ObjectWriter<'_>,
 ) {
     let Thinking { effort, .. } = conversation.thinking;
     match thinks {
@@ -260,7 +260,7 @@ fn write_thinking_and_format(
 
 fn write_extra(
     conversation: &Conversation<'_>,
-    body: &mut JsonObject<'_>,
+    body: &mut ObjectWriter<'_>,
 ) -> Result<(), ConvertError> {
     let mut extra = conversation.extra.clone();
     // OpenAI's name for the end user.

@@ -6,7 +6,7 @@ use crate::conversation::{
     Conversation, Effort, Format, ImageSource, Message, Part, Role, ToolChoice, join, joined_text,
 };
 use crate::error::ConvertError;
-use crate::json::{Fields, JsonList, JsonObject};
+use crate::json::{Fields, ListWriter, ObjectWriter};
 
 /// The values that Ollama's own `/v1` uses if a request sets none; otherwise the model's file
 /// decides.
@@ -36,7 +36,7 @@ pub(crate) fn write_chat(
         let reason = "its chat has no form for a prompt without a template";
         return Err(ConvertError::Unsupported { field: "prompt", reason });
     }
-    let mut body = JsonObject::new(out);
+    let mut body = ObjectWriter::new(out);
     body.text("model", terms.model);
     {
         let mut list = body.list("messages");
@@ -67,7 +67,7 @@ pub(crate) fn write_generate(
         let reason = "only prompts can be generated from, not conversations";
         return Err(ConvertError::Unsupported { field: "messages", reason });
     };
-    let mut body = JsonObject::new(out);
+    let mut body = ObjectWriter::new(out);
     body.text("model", terms.model);
     body.text("prompt", &raw.prompt);
     match &raw.suffix {
@@ -78,7 +78,7 @@ pub(crate) fn write_generate(
     write_generation(conversation, terms, &mut body)
 }
 
-fn write_message(message: &Message<'_>, list: &mut JsonList<'_>) -> Result<(), ConvertError> {
+fn write_message(message: &Message<'_>, list: &mut ListWriter<'_>) -> Result<(), ConvertError> {
     let role = match message.role {
         Role::System => "system",
         Role::Assistant => "assistant",
@@ -119,7 +119,7 @@ fn write_message(message: &Message<'_>, list: &mut JsonList<'_>) -> Result<(), C
     Ok(())
 }
 
-fn write_images(parts: &[&Part<'_>], message: &mut JsonObject<'_>) -> Result<(), ConvertError> {
+fn write_images(parts: &[&Part<'_>], message: &mut ObjectWriter<'_>) -> Result<(), ConvertError> {
     let mut images = parts.iter().filter_map(|part| match part {
         Part::Image(image) => Some(image),
         Part::Text(_) | Part::Thinking { .. } | Part::Call(_) | Part::Result(_) => None,
@@ -138,7 +138,7 @@ fn write_images(parts: &[&Part<'_>], message: &mut JsonObject<'_>) -> Result<(),
     Ok(())
 }
 
-fn write_format_and_thinking(conversation: &Conversation<'_>, body: &mut JsonObject<'_>) {
+fn write_format_and_thinking(conversation: &Conversation<'_>, body: &mut ObjectWriter<'_>) {
     match &conversation.format {
         None => {}
         Some(Format::Json) => body.text("format", "json"),
@@ -158,7 +158,7 @@ fn write_format_and_thinking(conversation: &Conversation<'_>, body: &mut JsonObj
 fn write_generation(
     conversation: &Conversation<'_>,
     terms: &RequestTerms<'_>,
-    body: &mut JsonObject<'_>,
+    body: &mut ObjectWriter<'_>,
 ) -> Result<(), ConvertError> {
     let mut extra = conversation.extra.clone();
     // Clients that know the backend behind `/v1` set Ollama's own options there, such as `num_ctx`.
@@ -183,7 +183,7 @@ fn write_options(
     conversation: &Conversation<'_>,
     own: &Fields<'_>,
     terms: &RequestTerms<'_>,
-    options: &mut JsonObject<'_>,
+    options: &mut ObjectWriter<'_>,
 ) {
     // First: the options that the client writes itself win over translated ones.
     for (name, value) in own.iter() {

@@ -8,7 +8,7 @@ use super::wire::{Count, is_end, read_chunk};
 use super::{EventSink, ResponseReader, report_halves};
 use crate::error::Done;
 use crate::event::Event;
-use crate::json::{Fields, JsonList, Text, text_of};
+use crate::json::{Fields, ListWriter, Text, text_of};
 use crate::piece::{Channel, Halves, Piece};
 
 #[derive(Default, Deserialize)]
@@ -82,7 +82,7 @@ fn logprobs_list(raw: &RawValue) -> String {
         return String::new();
     }
     let mut out = Vec::with_capacity(64 * lists.tokens.len());
-    let mut list = JsonList::new(&mut out);
+    let mut list = ListWriter::new(&mut out);
     for (index, token) in lists.tokens.iter().enumerate() {
         let mut object = list.object();
         object.text("token", token);

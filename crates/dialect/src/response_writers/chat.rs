@@ -7,7 +7,7 @@ use super::{Moment, ResponseWriter};
 use crate::error::Done;
 use crate::event::{CallStart, Event, Totals};
 use crate::gathered::{Gathered, call_id};
-use crate::json::JsonObject;
+use crate::json::ObjectWriter;
 
 const ID: &str = "chatcmpl-";
 
@@ -145,7 +145,7 @@ impl ChatChunks {
         &mut self,
         moment: Moment<'_>,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut JsonObject<'_>),
+        fill: impl FnOnce(&mut ObjectWriter<'_>),
     ) {
         self.start(moment, out);
         self.head.chunk(out, |chunk| {
@@ -160,7 +160,7 @@ impl ChatChunks {
 
 /// Writes thinking under the names that clients read: llama.cpp's and vLLM's, Ollama's and
 /// OpenRouter's, or both.
-fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut JsonObject<'_>) {
+fn write_thinking(text: &str, moment: Moment<'_>, delta: &mut ObjectWriter<'_>) {
     let field = moment.reply.context.reasoning;
     if matches!(field, ReasoningField::Both | ReasoningField::ReasoningContent) {
         delta.text("reasoning_content", text);
@@ -194,7 +194,7 @@ pub(crate) fn write_whole(
     Ok(())
 }
 
-fn write_message(gathered: &Gathered, moment: Moment<'_>, message: &mut JsonObject<'_>) {
+fn write_message(gathered: &Gathered, moment: Moment<'_>, message: &mut ObjectWriter<'_>) {
     message.text("role", "assistant");
     // OpenAI's form of a message that only calls tools.
     if gathered.text.is_empty() && !gathered.calls.is_empty() {

@@ -8,7 +8,7 @@ use super::{Moment, ResponseWriter};
 use crate::error::Done;
 use crate::event::{Event, Totals};
 use crate::gathered::Gathered;
-use crate::json::{JsonObject, Text};
+use crate::json::{ObjectWriter, Text};
 
 const ID: &str = "cmpl-";
 const KIND: &str = "text_completion";
@@ -94,7 +94,7 @@ pub(crate) fn write_whole(
 }
 
 /// Writes probabilities as parallel lists.
-fn write_logprobs(list: Option<&str>, offset: u64, choice: &mut JsonObject<'_>) {
+fn write_logprobs(list: Option<&str>, offset: u64, choice: &mut ObjectWriter<'_>) {
     let tokens: Option<Vec<Token<'_>>> = list.and_then(|list| serde_json::from_str(list).ok());
     let Some(tokens) = tokens else { return choice.raw("logprobs", "null") };
     let mut object = choice.object("logprobs");

@@ -4,7 +4,7 @@ use super::{Moment, ResponseWriter};
 use crate::error::{BadResponse, Done};
 use crate::event::{Event, FinishReason, Totals};
 use crate::gathered::{Gathered, call_id};
-use crate::json::JsonObject;
+use crate::json::ObjectWriter;
 
 /// The content block that is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl MessageEvents {
         &mut self,
         block: Open,
         out: &mut Vec<u8>,
-        fill: impl FnOnce(&mut JsonObject<'_>),
+        fill: impl FnOnce(&mut ObjectWriter<'_>),
     ) {
         if self.open == Some(block) {
             return;
@@ -159,12 +159,12 @@ impl MessageEvents {
 }
 
 /// Appends an event.
-fn named_event(name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
+fn named_event(name: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut ObjectWriter<'_>)) {
     out.extend_from_slice(b"event: ");
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b"\ndata: ");
     {
-        let mut event = JsonObject::new(out);
+        let mut event = ObjectWriter::new(out);
         event.text("type", name);
         fill(&mut event);
     }
@@ -179,7 +179,7 @@ pub(crate) fn write_whole(
     out: &mut Vec<u8>,
 ) -> Done {
     let calls = gathered.whole_calls(totals)?;
-    let mut message = JsonObject::new(out);
+    let mut message = ObjectWriter::new(out);
     write_head(moment, &mut message);
     {
         let mut content = message.list("content");
@@ -208,7 +208,7 @@ pub(crate) fn write_whole(
     Ok(())
 }
 
-fn write_head(moment: Moment<'_>, message: &mut JsonObject<'_>) {
+fn write_head(moment: Moment<'_>, message: &mut ObjectWriter<'_>) {
     let context = &moment.reply.context;
     message.text_pieces("id", &["msg_", &context.request_id]);
     message.text("type", "message");
@@ -216,7 +216,7 @@ fn write_head(moment: Moment<'_>, message: &mut JsonObject<'_>) {
     message.text("model", &context.model);
 }
 
-fn write_stop(totals: &Totals, object: &mut JsonObject<'_>) {
+fn write_stop(totals: &Totals, object: &mut ObjectWriter<'_>) {
     let reason = match totals.finish {
         Some(FinishReason::Length) => "max_tokens",
         Some(FinishReason::ContentFilter) => "refusal",
@@ -234,7 +234,7 @@ fn write_stop(totals: &Totals, object: &mut JsonObject<'_>) {
 }
 
 /// Writes the usage. Anthropic counts cached prompt tokens separately.
-fn write_usage(totals: &Totals, object: &mut JsonObject<'_>) {
+fn write_usage(totals: &Totals, object: &mut ObjectWriter<'_>) {
     let cached = totals.usage.cached.unwrap_or(0);
     let mut usage = object.object("usage");
     // The prompt tokens of the other APIs include the cached ones.

@@ -6,7 +6,7 @@ use super::{Moment, ResponseWriter};
 use crate::error::Done;
 use crate::event::{Event, FinishReason, Totals};
 use crate::gathered::{Gathered, GatheredCall, call_id};
-use crate::json::{JsonList, JsonObject};
+use crate::json::{ListWriter, ObjectWriter};
 
 /// The output in a line.
 #[derive(Default)]
@@ -167,8 +167,8 @@ fn generate_object(
     finish(object, content, totals, moment);
 }
 
-fn start<'o>(moment: Moment<'_>, out: &'o mut Vec<u8>) -> JsonObject<'o> {
-    let mut object = JsonObject::new(out);
+fn start<'o>(moment: Moment<'_>, out: &'o mut Vec<u8>) -> ObjectWriter<'o> {
+    let mut object = ObjectWriter::new(out);
     let context = &moment.reply.context;
     object.text("model", &context.model);
     let now = UNIX_EPOCH.checked_add(context.arrived_at + moment.elapsed).unwrap_or(UNIX_EPOCH);
@@ -176,7 +176,7 @@ fn start<'o>(moment: Moment<'_>, out: &'o mut Vec<u8>) -> JsonObject<'o> {
     object
 }
 
-fn write_calls(calls: &[WholeCall<'_>], moment: Moment<'_>, mut list: JsonList<'_>) {
+fn write_calls(calls: &[WholeCall<'_>], moment: Moment<'_>, mut list: ListWriter<'_>) {
     for (place, call, arguments) in calls {
         let mut object = list.object();
         object.text("id", &call_id(&call.id, *place, &moment.reply.context.request_id));
@@ -188,7 +188,7 @@ fn write_calls(calls: &[WholeCall<'_>], moment: Moment<'_>, mut list: JsonList<'
 }
 
 fn finish(
-    mut object: JsonObject<'_>,
+    mut object: ObjectWriter<'_>,
     content: &LineContent<'_>,
     totals: Option<&Totals>,
     moment: Moment<'_>,

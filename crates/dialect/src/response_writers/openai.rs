@@ -2,7 +2,7 @@
 
 use super::Moment;
 use crate::event::{FinishReason, Totals};
-use crate::json::JsonObject;
+use crate::json::ObjectWriter;
 use crate::reply::ReplyFacts;
 
 /// The start of every chunk of a stream.
@@ -17,7 +17,7 @@ impl Head {
     pub(super) fn new(id: &str, kind: &str, reply: &ReplyFacts) -> Self {
         let mut members = Vec::with_capacity(192);
         {
-            let mut object = JsonObject::inside(&mut members);
+            let mut object = ObjectWriter::inside(&mut members);
             object.text_pieces("id", &[id, &reply.context.request_id]);
             object.text("object", kind);
             object.number("created", reply.context.arrived_at.as_secs());
@@ -35,15 +35,15 @@ impl Head {
     }
 
     /// Appends an object that starts with it.
-    pub(super) fn object(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
+    pub(super) fn object(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut ObjectWriter<'_>)) {
         out.push(b'{');
         out.extend_from_slice(&self.members);
-        fill(&mut JsonObject::after_members(out));
+        fill(&mut ObjectWriter::after_members(out));
         out.push(b'}');
     }
 
     /// Appends a chunk.
-    pub(super) fn chunk(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
+    pub(super) fn chunk(&self, out: &mut Vec<u8>, fill: impl FnOnce(&mut ObjectWriter<'_>)) {
         out.extend_from_slice(b"data: ");
         self.object(out, fill);
         out.extend_from_slice(b"\n\n");
@@ -63,7 +63,7 @@ pub(super) fn finish_reason(totals: &Totals) -> &'static str {
 }
 
 /// Appends `usage`.
-pub(super) fn write_usage(totals: &Totals, body: &mut JsonObject<'_>) {
+pub(super) fn write_usage(totals: &Totals, body: &mut ObjectWriter<'_>) {
     let (prompt, output) = (totals.usage.prompt.unwrap_or(0), totals.output_tokens());
     let mut usage = body.object("usage");
     usage.number("prompt_tokens", prompt);

@@ -8,7 +8,7 @@ use super::{Failure, Moment, ResponseWriter};
 use crate::error::{BadResponse, Done};
 use crate::event::{CallStart, Event, FinishReason, Totals};
 use crate::gathered::{Gathered, check_size};
-use crate::json::JsonObject;
+use crate::json::ObjectWriter;
 
 /// The events of a stream.
 #[derive(Debug, Default)]
@@ -117,12 +117,12 @@ impl ResponseEvents {
     }
 
     /// Appends an event with its sequence number.
-    fn event(&mut self, kind: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut JsonObject<'_>)) {
+    fn event(&mut self, kind: &str, out: &mut Vec<u8>, fill: impl FnOnce(&mut ObjectWriter<'_>)) {
         out.extend_from_slice(b"event: ");
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\ndata: ");
         {
-            let mut event = JsonObject::new(out);
+            let mut event = ObjectWriter::new(out);
             event.text("type", kind);
             event.number("sequence_number", self.sequence);
             fill(&mut event);
@@ -214,7 +214,7 @@ impl ResponseEvents {
         if self.items > 0 {
             self.output.push(b',');
         }
-        item.write(status, JsonObject::new(&mut self.output));
+        item.write(status, ObjectWriter::new(&mut self.output));
         self.items += 1;
         check_size("the output", self.output.len(), moment.reply.context.limits.whole)
     }
@@ -253,9 +253,9 @@ pub(crate) fn write_whole(
         if index > 0 {
             output.push(b',');
         }
-        item.write(item.status(status, index + 1 == count as u64), JsonObject::new(&mut output));
+        item.write(item.status(status, index + 1 == count as u64), ObjectWriter::new(&mut output));
     }
-    write_response(status, &output, Some(totals), moment, JsonObject::new(out));
+    write_response(status, &output, Some(totals), moment, ObjectWriter::new(out));
     Ok(())
 }
 
@@ -272,7 +272,7 @@ fn write_response(
     output: &[u8],
     totals: Option<&Totals>,
     moment: Moment<'_>,
-    mut response: JsonObject<'_>,
+    mut response: ObjectWriter<'_>,
 ) {
     write_head(status, moment, &mut response);
     response.raw("error", "null");
@@ -294,7 +294,7 @@ fn write_response(
     }
 }
 
-fn write_head(status: &str, moment: Moment<'_>, response: &mut JsonObject<'_>) {
+fn write_head(status: &str, moment: Moment<'_>, response: &mut ObjectWriter<'_>) {
     let context = &moment.reply.context;
     response.text_pieces("id", &["resp_", &context.request_id]);
     response.text("object", "response");
@@ -304,7 +304,7 @@ fn write_head(status: &str, moment: Moment<'_>, response: &mut JsonObject<'_>) {
     response.members(&moment.reply.terms.echo);
 }
 
-fn write_usage(totals: &Totals, mut usage: JsonObject<'_>) {
+fn write_usage(totals: &Totals, mut usage: ObjectWriter<'_>) {
     let (input, output) = (totals.usage.prompt.unwrap_or(0), totals.output_tokens());
     usage.number("input_tokens", input);
     let cached = totals.usage.cached.unwrap_or(0);

@@ -6,7 +6,7 @@ use penstock_api::Operation;
 use penstock_api::mix::mix;
 use penstock_api::units::{Timestamp, TokenCount};
 use penstock_config::{RoutingConfig, Strategy};
-use penstock_core::admission::budgets::BudgetTerms;
+use penstock_core::admission::budgets::AdmittedTerms;
 use penstock_core::admission::queue::{ModelQueue, PassedTurn};
 use penstock_core::fleet::{
     BackendSet, EngineDetails, InflightGuard, Owner, Requester, Topology, dump,
@@ -57,7 +57,7 @@ pub(super) struct Arrived<'a> {
     pub(super) workload: &'a Workload,
     pub(super) tried: &'a BackendSet,
     /// The terms that its budgets set; `None` without budgets.
-    pub(super) terms: Option<&'a BudgetTerms>,
+    pub(super) terms: Option<&'a AdmittedTerms>,
     pub(super) attempt: u16,
     /// The time spent in a queue, in milliseconds; `None` if it has not waited.
     pub(super) queued_ms: Option<f64>,

@@ -4,7 +4,7 @@
 use penstock_api::units::Timestamp;
 use penstock_config::{Config, MAX_BUDGETS};
 use penstock_core::admission::budgets::{
-    BudgetHold, BudgetTerms, Budgets, Exceeded, Money, highest_cost,
+    AdmittedTerms, BudgetHold, Budgets, Exceeded, Money, highest_cost,
 };
 use penstock_core::clients::ClientIdentity;
 use penstock_core::fleet::BackendSet;
@@ -36,7 +36,7 @@ pub(super) struct SimBudgets {
 struct BudgetReservation {
     /// `None` once the request has paid.
     hold: Option<BudgetHold>,
-    terms: BudgetTerms,
+    terms: AdmittedTerms,
     /// The position of the budget whose model the request got.
     model_of: Option<usize>,
 }
@@ -60,7 +60,7 @@ impl SimBudgets {
         }))
     }
 
-    pub(super) fn terms_of(&self, id: u32) -> Option<&BudgetTerms> {
+    pub(super) fn terms_of(&self, id: u32) -> Option<&AdmittedTerms> {
         Some(&self.reserved.get(id as usize)?.as_ref()?.terms)
     }
 
@@ -76,7 +76,7 @@ impl SimBudgets {
         let router = &balancer.generation.router;
         let (client, unix) = (self.clients.get(arrived.request.client as usize), unix(arrived.now));
         let Some(budgets) = self.budgets.get(number).or(self.budgets.first()) else { return true };
-        let mut terms = BudgetTerms { policy: balancer.policy_of(arrived), instead: None };
+        let mut terms = AdmittedTerms { policy: balancer.policy_of(arrived), instead: None };
         let mut model_of = None;
         // Each budget can change the request once at most.
         for _ in 0..=MAX_BUDGETS {
@@ -171,7 +171,7 @@ impl World<'_> {
     }
 
     /// Returns the terms that budgets set for a request; `None` without budgets.
-    pub(super) fn terms_of(&self, id: u32) -> Option<&BudgetTerms> {
+    pub(super) fn terms_of(&self, id: u32) -> Option<&AdmittedTerms> {
         self.budgets.as_ref()?.terms_of(id)
     }
 

@@ -15,7 +15,7 @@ pub const UNKNOWN_COST: Money = Money(1);
 
 /// The policy and the model that a request has.
 #[derive(Debug, Clone, PartialEq)]
-pub struct BudgetTerms {
+pub struct AdmittedTerms {
     pub policy: PolicyScope,
     /// The model that a budget put in place of the requested one.
     pub instead: Option<Arc<str>>,
@@ -27,9 +27,9 @@ impl AtLimit {
         &self,
         router: &Router,
         asked: &ModelAsked<'_>,
-        terms: &BudgetTerms,
-    ) -> Option<BudgetTerms> {
-        let BudgetTerms { mut policy, ref instead } = *terms;
+        terms: &AdmittedTerms,
+    ) -> Option<AdmittedTerms> {
+        let AdmittedTerms { mut policy, ref instead } = *terms;
         match self {
             Self::Zones(zones) => {
                 let set = asked.fleet.zones.set(zones.iter().map(String::as_str));
@@ -37,11 +37,11 @@ impl AtLimit {
                 policy.restriction.is_free_only = true;
                 let is_new = policy.restriction != terms.policy.restriction;
                 let may_go = is_new && router.has_free_backend(asked, &policy);
-                may_go.then(|| BudgetTerms { policy, instead: instead.clone() })
+                may_go.then(|| AdmittedTerms { policy, instead: instead.clone() })
             }
             Self::Model(model) if instead.is_none() => {
                 let policy = router.also_under(&policy, &ModelAsked { name: model, ..*asked });
-                Some(BudgetTerms { policy, instead: Some(model.as_str().into()) })
+                Some(AdmittedTerms { policy, instead: Some(model.as_str().into()) })
             }
             // A second model could be that of the first budget again.
             Self::Model(_) | Self::Refuse => None,

@@ -57,7 +57,7 @@ enum TurnState {
 
 /// A request in the queue.
 #[derive(Debug)]
-struct QueueSlot {
+struct QueuedRequest {
     entry: QueueEntry,
     priority: i32,
     line: usize,
@@ -67,7 +67,7 @@ struct QueueSlot {
     waker: Option<Waker>,
 }
 
-impl QueueSlot {
+impl QueuedRequest {
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -77,7 +77,7 @@ impl QueueSlot {
 
 #[derive(Debug, Default)]
 pub struct ModelQueue {
-    slots: HashMap<EntryId, QueueSlot>,
+    slots: HashMap<EntryId, QueuedRequest>,
     /// The number of waiting requests. Displaced ones no longer count, though they have not left
     /// yet.
     len: usize,
@@ -157,7 +157,7 @@ impl ModelQueue {
         let entry = QueueEntry { id, owner, weight, due: due.filter(|due| *due < until), until };
         let line = self.line_of(backends);
         let (state, is_held_back, waker) = (TurnState::Waiting, false, None);
-        let slot = QueueSlot { entry, priority, line, state, is_held_back, waker };
+        let slot = QueuedRequest { entry, priority, line, state, is_held_back, waker };
         if let Some(line) = self.lines.get_mut(line) {
             line.push(priority, &entry);
         }
@@ -237,7 +237,8 @@ impl ModelQueue {
     pub fn serve(&mut self, id: EntryId, cost: Cost, now: Timestamp) -> Option<Charge> {
         let slot = self.slots.get(&id);
         let charge = slot.map(|slot| {
-            let QueueSlot { entry: QueueEntry { owner, weight, .. }, priority, line, .. } = *slot;
+            let QueuedRequest { entry: QueueEntry { owner, weight, .. }, priority, line, .. } =
+                *slot;
             Charge { cost, owner, weight, priority, line }
         });
         if let Some(charge) = &charge

@@ -76,8 +76,7 @@ pub struct Capture {
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-// Errors about a capture name it so.
-#[serde(expecting = "struct RequestRecord", deny_unknown_fields)]
+#[serde(expecting = "an object with the facts of a request", deny_unknown_fields)]
 struct CapturedRequest {
     operation: String,
     /// The model as the client named it.

@@ -3,7 +3,7 @@
 
 use super::Router;
 use crate::routing::policies::{
-    ModelAsked, ModelSpellings, PolicyClient, PolicyError, PolicyScope, PolicyWishes,
+    ModelAsked, PolicyClient, PolicyError, PolicyScope, PolicyWishes, RequestedNames,
 };
 use crate::routing::random::RandomSource;
 use crate::routing::recorder::Recorder;
@@ -26,7 +26,7 @@ impl Router {
     /// Returns the policies that a request of `scope` is under for another model.
     pub fn also_under(&self, scope: &PolicyScope, model: &ModelAsked<'_>) -> PolicyScope {
         let ModelAsked { name: requested, fleet, split } = *model;
-        let names = ModelSpellings { requested, names: &self.names, fleet, split };
+        let names = RequestedNames { requested, names: &self.names, fleet, split };
         self.policies.also_under(scope, names)
     }
 
@@ -41,7 +41,7 @@ impl Router {
         wishes: &PolicyWishes<'_>,
     ) -> Result<PolicyScope, PolicyError> {
         let ModelAsked { name: requested, fleet, split } = *model;
-        let names = ModelSpellings { requested, names: &self.names, fleet, split };
+        let names = RequestedNames { requested, names: &self.names, fleet, split };
         self.policies.admit(names, client, wishes)
     }
 

@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 use crate::conversation::{Call, CallResult, Image, Message, Part, Role, flat_name};
 use crate::error::ConvertError;
 use crate::image;
-use crate::json::{JsonObject, Text, is_string};
+use crate::json::{ObjectWriter, Text, is_string};
 
 #[derive(Default, Deserialize)]
 #[serde(default, bound(deserialize = "'de: 'a"))]
@@ -94,7 +94,7 @@ fn read_item(item: InputItem<'_>) -> Option<(Role, Vec<Part<'_>>)> {
         }
         Some("custom_tool_call") => {
             let mut arguments = Vec::new();
-            JsonObject::new(&mut arguments).text("input", &item.input?);
+            ObjectWriter::new(&mut arguments).text("input", &item.input?);
             let arguments = String::from_utf8(arguments).ok()?;
             let name = full_name(item.name?, item.namespace);
             Some((Role::Assistant, vec![call(item.call_id, name, arguments.into())]))

@@ -60,12 +60,12 @@ pub(super) fn read_tools<'a>(fields: &mut Fields<'a>) -> Result<Vec<Tool<'a>>, C
 pub(super) fn discard_hosted_choice(fields: &mut Fields<'_>) {
     #[derive(Deserialize)]
     #[serde(bound(deserialize = "'de: 'a"))]
-    struct HostedChoice<'a> {
+    struct ToolChoiceKind<'a> {
         #[serde(rename = "type")]
         kind: Text<'a>,
     }
     let is_hosted = |raw: &RawValue| {
-        let choice = serde_json::from_str::<HostedChoice<'_>>(raw.get());
+        let choice = serde_json::from_str::<ToolChoiceKind<'_>>(raw.get());
         choice.is_ok_and(|choice| is_hosted(&choice.kind))
     };
     if fields.iter().any(|(name, raw)| name == "tool_choice" && is_hosted(raw)) {

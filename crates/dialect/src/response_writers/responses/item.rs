@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::event::CallStart;
 use crate::gathered::{add_inside, call_id};
-use crate::json::{JsonObject, Text, is_object};
+use crate::json::{ObjectWriter, Text, is_object};
 use crate::reply::ReplyFacts;
 
 /// The kind of an item.
@@ -190,7 +190,7 @@ impl Item {
     }
 
     /// Appends the members that identify the item in an event about it.
-    pub(super) fn write_place(&self, event: &mut JsonObject<'_>) {
+    pub(super) fn write_place(&self, event: &mut ObjectWriter<'_>) {
         event.text("item_id", &self.id);
         event.number("output_index", self.index);
         if self.part().is_some() {
@@ -200,7 +200,7 @@ impl Item {
     }
 
     /// Appends the further members of the event that completes the text.
-    pub(super) fn write_done_extra(&self, event: &mut JsonObject<'_>) {
+    pub(super) fn write_done_extra(&self, event: &mut ObjectWriter<'_>) {
         match &self.kind {
             ItemKind::Text => event.list("logprobs").inside(self.logprobs.as_bytes()),
             ItemKind::Call(target) => event.text("name", &target.name),
@@ -209,7 +209,7 @@ impl Item {
     }
 
     /// Writes the item; an open one is empty.
-    pub(super) fn write(&self, status: &str, mut item: JsonObject<'_>) {
+    pub(super) fn write(&self, status: &str, mut item: ObjectWriter<'_>) {
         item.text("id", &self.id);
         let (is_open, whole) = (status == "in_progress", self.whole_text());
         match &self.kind {
@@ -251,7 +251,7 @@ impl Item {
 }
 
 /// Writes a content part.
-pub(super) fn write_part(kind: &str, text: &str, logprobs: &str, mut part: JsonObject<'_>) {
+pub(super) fn write_part(kind: &str, text: &str, logprobs: &str, mut part: ObjectWriter<'_>) {
     part.text("type", kind);
     part.text(if kind == "refusal" { kind } else { "text" }, text);
     if kind == "output_text" {
