@@ -293,7 +293,6 @@ pub(crate) fn record_outcome(
     let Some(mut permit) = permit.take() else { return };
     let (at, outcome) = (now(), result.outcome);
     let tokens = result.usage.and_then(|usage| usage.completion_tokens).map(TokenCount);
-    let is_left = outcome == Outcome::Cancel && !result.is_moved;
     if outcome == Outcome::Ok {
         permit.complete(tokens, at);
     } else if outcome == Outcome::Cancel {
@@ -309,17 +308,13 @@ pub(crate) fn record_outcome(
         scope,
         probe: permit.probe(),
     };
-    let sample = match (ctx.record.request.is_streaming, result.first_token) {
-        // The backend has refused nothing: it was sent nothing, or the request changes first.
-        _ if outcome == Outcome::Client && !result.is_relayed => LatencySample::None,
-        (true, _) if is_left && permit.has_stalled(at) => LatencySample::Stalled,
-        (true, first) => LatencySample::Stream(first),
-        (false, _) if result.runs_model => LatencySample::Whole,
-        (false, _) => LatencySample::None,
-    };
+    let sample = latency_sample(result, &permit, ctx.record.request.is_streaming, at);
     let health = &attempt.backend.config.health;
     if let Some(transition) = attempt.serving.learn_attempt(outcome, source, sample, health) {
         transition.log(&state.name);
+    }
+    if ctx.operation == Some(Operation::Passthrough) && outcome == Outcome::Ok {
+        state.unread_durations.learn(at.since(attempt.started));
     }
     attempt.serving.measure_quality(outcome, source, sample, tokens);
     if result.runs_model {
@@ -340,6 +335,7 @@ pub(crate) fn record_outcome(
         fleet: attempt.fleet,
         is_relayed: result.is_relayed,
         is_moved: result.is_moved,
+        has_output: result.first_token.is_some(),
         usage: result.usage,
         outcome,
         conversion: attempt.conversion,
@@ -348,6 +344,24 @@ pub(crate) fn record_outcome(
     };
     for observer in &proxy.observers {
         observer.attempt_ended(&ended);
+    }
+}
+
+/// Returns what an attempt shows of the backend's latency.
+fn latency_sample(
+    result: &AttemptResult,
+    permit: &InflightGuard,
+    is_streaming: bool,
+    at: Timestamp,
+) -> LatencySample {
+    let is_left = result.outcome == Outcome::Cancel && !result.is_moved;
+    match (is_streaming, result.first_token) {
+        // The backend has refused nothing: it was sent nothing, or the request changes first.
+        _ if result.outcome == Outcome::Client && !result.is_relayed => LatencySample::None,
+        (true, _) if is_left && permit.has_stalled(at) => LatencySample::Stalled,
+        (true, first) => LatencySample::Stream(first),
+        (false, _) if result.runs_model => LatencySample::Whole,
+        (false, _) => LatencySample::None,
     }
 }
 

@@ -101,6 +101,7 @@ fn ended<'a>(backend: BackendId, took: Duration) -> AttemptEnded<'a> {
         fleet: &ROUTED_ON,
         is_relayed: true,
         is_moved: false,
+        has_output: true,
         usage: None,
         outcome,
         conversion: Some((Operation::OllamaChat, Operation::Chat)),

@@ -22,6 +22,7 @@ use super::check_request::CheckRequest;
 use super::circuit_breaker::{BreakerTransition, CircuitBreaker};
 use super::cooldown::Cooldowns;
 use super::drain_estimate::DrainEstimate;
+use super::durations::Durations;
 use super::engine_pages::EnginePages;
 use super::health::{Health, HealthTracker};
 use super::load::{Load, TokensInFlight};
@@ -67,6 +68,8 @@ pub struct BackendState {
     pub capacity: CapacityWatch,
     /// The estimated end of the requests in flight.
     pub drain_estimate: DrainEstimate,
+    /// The durations of requests that were forwarded unread, whatever their model.
+    pub unread_durations: Durations,
     /// The metrics that its engine reports.
     pub telemetry: Telemetry,
     /// The predicted contents of its engine's prefix cache, over all models.
@@ -126,6 +129,7 @@ impl BackendState {
             slow_start: SlowStart::default(),
             starts_slowly: AtomicBool::new(false),
             drain_estimate: DrainEstimate::default(),
+            unread_durations: Durations::default(),
             telemetry: Telemetry::default(),
             cache: Arc::default(),
             pages: EnginePages::default(),

@@ -17,6 +17,8 @@ pub enum CacheEvent<'a> {
     Removed(&'a [u64]),
     /// It received a prompt that begins with this block and had not even that.
     Missed(u64),
+    /// It has not stored the blocks of a prompt from this one on, although they were recorded.
+    NotStored(u64),
     /// It has dropped all blocks.
     Cleared,
 }
@@ -60,16 +62,16 @@ pub struct Predicted {
     pub prompt_blocks: u32,
     /// Leading blocks the backend was predicted to have cached.
     pub matched_blocks: u32,
+    /// The hash of the block after them.
+    pub new_block: Option<u64>,
     pub block_tokens: u32,
 }
 
 impl Predicted {
-    /// Returns the change after the backend did not serve the prompt, so that it has not cached it
-    /// either. The prediction is withdrawn only if none of the prompt was cached before. Otherwise
-    /// the part it shares with earlier prompts is still there.
-    pub fn when_not_served(&self) -> Option<CacheEvent<'static>> {
-        let is_new = self.prompt_blocks > 0 && self.matched_blocks == 0;
-        is_new.then_some(CacheEvent::Missed(self.first_block))
+    /// Returns the change after the backend did not compute the prompt: what the prompt added is
+    /// withdrawn. The part that it shares with earlier prompts is still there.
+    pub fn when_not_computed(&self) -> Option<CacheEvent<'static>> {
+        self.new_block.map(CacheEvent::NotStored)
     }
 
     /// Returns the change after the engine reported how many tokens of the prompt were cached. If
@@ -88,16 +90,17 @@ mod tests {
     use super::*;
 
     fn predicted(matched_blocks: u32) -> Predicted {
-        Predicted { first_block: 1, prompt_blocks: 4, matched_blocks, block_tokens: 16 }
+        let new_block = (matched_blocks < 4).then(|| 1 + u64::from(matched_blocks));
+        Predicted { first_block: 1, prompt_blocks: 4, matched_blocks, new_block, block_tokens: 16 }
     }
 
     const MISSED: Option<CacheEvent<'_>> = Some(CacheEvent::Missed(1));
 
     #[test]
-    fn failed_attempt_withdraws_only_a_new_prompt() {
-        assert_eq!(predicted(0).when_not_served(), MISSED);
-        assert_eq!(predicted(2).when_not_served(), None);
-        assert_eq!(Predicted { prompt_blocks: 0, ..predicted(0) }.when_not_served(), None);
+    fn failed_attempt_withdraws_what_is_new() {
+        assert_eq!(predicted(0).when_not_computed(), Some(CacheEvent::NotStored(1)));
+        assert_eq!(predicted(2).when_not_computed(), Some(CacheEvent::NotStored(3)));
+        assert_eq!(predicted(4).when_not_computed(), None, "nothing is");
     }
 
     #[test]

@@ -46,6 +46,10 @@ use super::memory::MemoryBudget;
 use super::run::{Hold, NONE, SLOTS};
 use super::runs::Runs;
 
+/// The most runs that [`PrefixIndex::take_back`] looks at: those of a prompt are among the newest
+/// until others have been recorded.
+const MAX_LOOKED_BACK: usize = 32;
+
 /// One backend's list of runs in the order of their last use.
 #[derive(Debug)]
 struct SlotState {
@@ -204,6 +208,22 @@ impl PrefixIndex {
     fn set_missed(&mut self, slot: usize, times: u32) {
         if let Some(slot) = self.slots.get_mut(slot) {
             slot.missed = times;
+        }
+    }
+
+    /// Removes the blocks that a prompt added to a slot: `first` and those after it in its run.
+    /// Found only among the [`MAX_LOOKED_BACK`] runs of the slot that were used last.
+    pub fn take_back(&mut self, slot: usize, first: u64) {
+        let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
+        for _ in 0..MAX_LOOKED_BACK {
+            let Some(run) = self.runs.get(next) else { return };
+            let Some(Hold { blocks, older, .. }) = run.hold(slot).copied() else { return };
+            let held = part_of(run.hashes(), ..blocks as usize);
+            if let Some((at, _)) = (0..blocks).zip(held).find(|(_, hash)| **hash == first) {
+                self.shorten(slot, next, at);
+                return self.update_charge();
+            }
+            next = older;
         }
     }
 

@@ -167,9 +167,9 @@ impl ModelIndex {
         }
     }
 
-    /// Records that a backend failed to serve a prompt that was routed to it.
-    pub fn not_served(&self, slot: Slot, predicted: &Predicted) {
-        if let Some(event) = predicted.when_not_served() {
+    /// Records that a backend did not compute a prompt that was routed to it.
+    pub fn not_computed(&self, slot: Slot, predicted: &Predicted) {
+        if let Some(event) = predicted.when_not_computed() {
             self.apply(slot, event);
         }
     }
@@ -292,6 +292,7 @@ impl Shards {
             CacheEvent::Stored(chain) => index.record(slot, chain),
             CacheEvent::Removed(blocks) => index.remove(slot, blocks),
             CacheEvent::Missed(first) => index.miss(slot, first),
+            CacheEvent::NotStored(first) => index.take_back(slot, first),
             CacheEvent::Cleared => index.clear(slot),
         }
     }

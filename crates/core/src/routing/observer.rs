@@ -75,6 +75,8 @@ pub struct AttemptEnded<'a> {
     pub is_relayed: bool,
     /// True if the request was moved elsewhere before its first token.
     pub is_moved: bool,
+    /// True if the first token of a stream has passed, or the head of a whole response.
+    pub has_output: bool,
     /// Tokens the engine counted.
     pub usage: Option<Usage>,
     /// The outcome, for health and circuit breaker.

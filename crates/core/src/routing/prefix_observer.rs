@@ -20,15 +20,20 @@ impl RequestObserver for PrefixObserver {
 
     fn attempt_ended(&self, event: &AttemptEnded<'_>) {
         let Some(weighted) = event.router.weighted() else { return };
-        // A refused prompt was not computed.
-        let is_refused = event.outcome == Outcome::Client;
-        if event.is_relayed && !is_refused {
-            if let Some(cached) = event.usage.and_then(|usage| usage.cached_tokens) {
-                weighted.learn(event.fleet, event.decision, cached);
+        let is_computed = match event.outcome {
+            Outcome::Client => false,
+            // A client that leaves proves nothing about the backend. Otherwise one that always
+            // leaves at once could fill the index with prompts that no engine has computed.
+            Outcome::Cancel => {
+                let scores = event.decision.scores;
+                event.has_output || scores.is_some_and(|one| one.may_be_computed(event.took))
             }
-        } else if event.outcome != Outcome::Cancel {
-            // A client that leaves proves nothing about the backend: it may have read the prompt.
+            _ => event.is_relayed,
+        };
+        if !is_computed {
             weighted.take_back(event.fleet, event.decision);
+        } else if let Some(cached) = event.usage.and_then(|usage| usage.cached_tokens) {
+            weighted.learn(event.fleet, event.decision, cached);
         }
     }
 }

@@ -1,10 +1,18 @@
 //! The scores of the backend that was picked, small enough to travel with the decision.
 
+use std::time::Duration;
+
 use penstock_api::slices::{element_of, part_of};
-use penstock_api::units::{Micros, to_millis};
+use penstock_api::units::{Micros, to_millis, widen};
 use penstock_scoring::{
     Candidate, PredictedLatency, Profile, RequestFeatures, SCORERS, ScoreMatrix, Standing,
 };
+
+use crate::prefix::Chain;
+
+/// The tokens of a prompt that no engine computes in less than a millisecond: several times what
+/// one with eight GPUs does.
+const MAX_PREFILL: f64 = 200.0;
 
 /// Room for every scorer: a profile lists none twice.
 const MAX_SCORERS: usize = SCORERS.len();
@@ -59,6 +67,8 @@ pub struct ScoreRecord {
     /// The predicted latency, if the scorers read it.
     pub prediction: Option<PredictedLatency>,
     pub(super) first_block: u64,
+    /// The first block of the prompt that it is not believed to have cached.
+    pub(super) new_block: Option<u64>,
     scores: [f32; MAX_SCORERS],
     count: u8,
 }
@@ -67,6 +77,22 @@ impl ScoreRecord {
     /// Returns the score of each scorer, 0..=1, in the order of the profile.
     pub fn scores(&self) -> &[f32] {
         part_of(&self.scores, ..usize::from(self.count))
+    }
+
+    /// Returns the record with the blocks of the prompt that was scored.
+    pub(super) fn with_prompt(self, prompt: Option<&Chain>) -> Self {
+        let matched = self.matched_blocks as usize;
+        Self { new_block: prompt.and_then(|chain| chain.hashes().get(matched)).copied(), ..self }
+    }
+
+    /// Returns whether the engine may have computed most of the prompt `took` after it was sent.
+    pub(super) fn may_be_computed(&self, took: Duration) -> bool {
+        let uncached = self.prompt_blocks.saturating_sub(self.matched_blocks);
+        let least = match self.prediction.filter(|one| one.is_trusted) {
+            Some(one) => widen(one.ttft - one.decode - one.prefill / 2.0),
+            None => f64::from(uncached) * f64::from(self.block_tokens) / MAX_PREFILL,
+        };
+        to_millis(took) >= least
     }
 
     /// Returns the age of the engine's last sample in milliseconds.
@@ -96,6 +122,7 @@ impl ScoreRecord {
             has_no_telemetry: candidates.iter().all(|one| one.telemetry != Standing::Fresh),
             prediction: one.prediction,
             first_block: features.first_block,
+            new_block: None,
             scores: [0.0; MAX_SCORERS],
             count: 0,
         };

@@ -321,7 +321,7 @@ impl Router {
             is_quality_probe: false,
             candidates: picked.candidates,
             probe,
-            scores: picked.scores,
+            scores: picked.scores.map(|scores| scores.with_prompt(input.prompt)),
         })
     }
 

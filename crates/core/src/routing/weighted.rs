@@ -25,6 +25,7 @@ fn predicted(scores: &ScoreRecord) -> Predicted {
         first_block: scores.first_block,
         prompt_blocks: scores.prompt_blocks,
         matched_blocks: scores.matched_blocks,
+        new_block: scores.new_block,
         block_tokens: scores.block_tokens,
     }
 }
@@ -112,13 +113,13 @@ impl Weighted {
         }
     }
 
-    /// Removes the prompt from the index: the backend did not serve it, so it has not cached it.
+    /// Removes what a prompt added to the index: the backend did not compute it.
     pub fn take_back(&self, topology: &Topology, decision: &RoutingDecision) {
         let model = topology.model(decision.model);
         if let Some((model, serving)) = model.zip(decision.serving(topology))
             && let Some(scores) = decision.scores.filter(|_| self.reads_prefixes())
         {
-            model.prefixes.not_served(serving.slot, &predicted(&scores));
+            model.prefixes.not_computed(serving.slot, &predicted(&scores));
         }
     }
 

@@ -28,6 +28,7 @@ fn ended<'a>(
         fleet: topology,
         is_relayed: true,
         is_moved: false,
+        has_output: true,
         usage: None,
         outcome: Outcome::Ok,
         conversion: None,
@@ -37,13 +38,13 @@ fn ended<'a>(
 }
 
 #[test]
-fn failed_attempt_withdraws_the_prediction_unless_the_client_left() {
+fn failed_attempt_withdraws_the_prediction() {
     let body = chat("m", &prompt(1), "x");
     for (is_relayed, outcome, is_withdrawn) in [
         (true, Outcome::Ok, false),
         (true, Outcome::Fault, false),
         (true, Outcome::Client, true),
-        (false, Outcome::Cancel, false),
+        (true, Outcome::Cancel, false),
         (false, Outcome::Fault, true),
         (false, Outcome::Unreachable, true),
     ] {
@@ -54,6 +55,34 @@ fn failed_attempt_withdraws_the_prediction_unless_the_client_left() {
         PrefixObserver.attempt_ended(&AttemptEnded { is_relayed, outcome, ..event });
         let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
         assert_eq!(matched == 0, is_withdrawn, "relayed: {is_relayed}, {outcome:?}");
+    }
+}
+
+#[test]
+fn prompt_whose_client_left_before_it_was_computed_is_withdrawn() {
+    let known = chat("m", &prompt(1), "x");
+    let longer = chat("m", &prompt(1), &prompt(2));
+    for (has_output, took, is_withdrawn) in [
+        (false, Duration::ZERO, true),
+        (false, Duration::from_secs(1), false),
+        (true, Duration::ZERO, false),
+    ] {
+        let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(1, "m")));
+        route(&mut fleet, &known);
+        let (_, decision) = route(&mut fleet, &longer);
+        let topology = fleet.live.topology();
+        let event = AttemptEnded {
+            outcome: Outcome::Cancel,
+            has_output,
+            took,
+            ..ended(&fleet, &topology, &decision)
+        };
+        PrefixObserver.attempt_ended(&event);
+        let shared = decision.scores.unwrap().matched_blocks;
+        let scores = route(&mut fleet, &longer).1.scores.unwrap();
+        let expected = if is_withdrawn { shared } else { scores.prompt_blocks };
+        assert_eq!(scores.matched_blocks, expected, "output: {has_output}, {took:?}");
+        assert!(shared > 10 && shared + 10 < scores.prompt_blocks, "{shared}");
     }
 }
 
