@@ -165,7 +165,7 @@ pub(super) fn render(
 fn marks(goal: &Goal, one: &Tried, best: &Tried, tried: &[Tried]) -> Vec<&'static str> {
     let mut marks = Vec::new();
     if std::ptr::eq(one, best) {
-        marks.push("best");
+        marks.push("best of the sweep");
     } else if goal.difference(best, one).verdict == ComparisonVerdict::CannotTell(Doubt::Chance) {
         marks.push("as good");
     }

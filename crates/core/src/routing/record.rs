@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use penstock_api::slices::{element_of, part_of};
-use penstock_api::units::{Micros, to_millis, widen};
+use penstock_api::units::{Micros, to_millis};
 use penstock_scoring::{
     Candidate, PredictedLatency, Profile, RequestFeatures, SCORERS, ScoreMatrix, Standing,
 };
@@ -89,7 +89,7 @@ impl ScoreRecord {
     pub(super) fn may_be_computed(&self, took: Duration) -> bool {
         let uncached = self.prompt_blocks.saturating_sub(self.matched_blocks);
         let least = match self.prediction.filter(|one| one.is_trusted) {
-            Some(one) => widen(one.ttft - one.decode - one.prefill / 2.0),
+            Some(one) => f64::from(one.ttft - one.decode - one.prefill / 2.0),
             None => f64::from(uncached) * f64::from(self.block_tokens) / MAX_PREFILL,
         };
         to_millis(took) >= least

@@ -4,7 +4,6 @@
 //! with one client that sends three of four requests, all with one system prompt, two of eight
 //! backends never got a copy, and responses took 5 % longer.
 
-use penstock_api::units::widen;
 use penstock_scoring::{
     Candidate, PredictedLatency, RequestCosts, RequestFeatures, Residency, WARM,
 };
@@ -42,7 +41,7 @@ pub(super) fn choose_for_copy(
     let warm = candidates.get(chosen).filter(|one| has_prompt(one) && has_room(one))?;
     let own = warm.prediction.as_ref()?;
     let prompt_tokens = f64::from(features.cached_tokens(warm)) + features.new_tokens(warm);
-    if widen(own.before) > MAX_BEFORE * prompt_tokens {
+    if f64::from(own.before) > MAX_BEFORE * prompt_tokens {
         return None;
     }
     let copies = candidates.iter().filter(|one| has_prompt(one)).count();
