@@ -313,7 +313,9 @@ pub(crate) fn record_outcome(
     if let Some(transition) = attempt.serving.learn_attempt(outcome, source, sample, health) {
         transition.log(&state.name);
     }
-    if ctx.operation == Some(Operation::Passthrough) && outcome == Outcome::Ok {
+    // A tunnel lasts as long as its two sides like.
+    let is_unread = ctx.operation == Some(Operation::Passthrough) && outcome == Outcome::Ok;
+    if is_unread && ctx.record.response.status != 101 {
         state.unread_durations.learn(at.since(attempt.started));
     }
     attempt.serving.measure_quality(outcome, source, sample, tokens);

@@ -72,13 +72,13 @@ impl Serving {
     /// checks of its backend.
     pub fn openings(&self, config: &HealthConfig, now: Timestamp) -> Openings {
         let mut openings = Openings::default();
-        self.add_openings(self.state.time_until_usable(config, now), None, now, &mut openings);
+        let usual = self.state.unread_durations.usual();
+        self.add_openings(self.state.time_until_usable(config, now), usual, now, &mut openings);
         openings
     }
 
     /// Adds the times at which requests find room there, from `usable_in` on. `usual`: the duration
-    /// of requests, if this backend has not shown it. If no request for a model has, those that
-    /// were forwarded unread may have.
+    /// of requests, if this backend has not shown it.
     pub(crate) fn add_openings(
         &self,
         usable_in: Duration,
@@ -86,9 +86,7 @@ impl Serving {
         now: Timestamp,
         openings: &mut Openings,
     ) {
-        let usual = self.usual_duration().or(usual);
-        let usual = usual.or_else(|| self.state.unread_durations.usual());
-        let usual = usual.unwrap_or(UNKNOWN_DURATION);
+        let usual = self.usual_duration().or(usual).unwrap_or(UNKNOWN_DURATION);
         let mut usable_in = usable_in;
         if !self.state.breaker.is_closed() {
             // One request probes, and the others wait for its first token or its end.

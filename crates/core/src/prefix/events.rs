@@ -17,8 +17,8 @@ pub enum CacheEvent<'a> {
     Removed(&'a [u64]),
     /// It received a prompt that begins with this block and had not even that.
     Missed(u64),
-    /// It has not stored the blocks of a prompt from this one on, although they were recorded.
-    NotStored(u64),
+    /// It has not stored these blocks of a prompt and those between, although they were recorded.
+    NotStored { first: u64, last: u64 },
     /// It has dropped all blocks.
     Cleared,
 }
@@ -64,6 +64,8 @@ pub struct Predicted {
     pub matched_blocks: u32,
     /// The hash of the block after them.
     pub new_block: Option<u64>,
+    /// The hash of the last full block.
+    pub last_block: u64,
     pub block_tokens: u32,
 }
 
@@ -71,7 +73,7 @@ impl Predicted {
     /// Returns the change after the backend did not compute the prompt: what the prompt added is
     /// withdrawn. The part that it shares with earlier prompts is still there.
     pub fn when_not_computed(&self) -> Option<CacheEvent<'static>> {
-        self.new_block.map(CacheEvent::NotStored)
+        self.new_block.map(|first| CacheEvent::NotStored { first, last: self.last_block })
     }
 
     /// Returns the change after the engine reported how many tokens of the prompt were cached. If
@@ -91,15 +93,30 @@ mod tests {
 
     fn predicted(matched_blocks: u32) -> Predicted {
         let new_block = (matched_blocks < 4).then(|| 1 + u64::from(matched_blocks));
-        Predicted { first_block: 1, prompt_blocks: 4, matched_blocks, new_block, block_tokens: 16 }
+        let (first_block, last_block) = (1, 4);
+        let (prompt_blocks, block_tokens) = (4, 16);
+        Predicted {
+            first_block,
+            prompt_blocks,
+            matched_blocks,
+            new_block,
+            last_block,
+            block_tokens,
+        }
     }
 
     const MISSED: Option<CacheEvent<'_>> = Some(CacheEvent::Missed(1));
 
     #[test]
     fn failed_attempt_withdraws_what_is_new() {
-        assert_eq!(predicted(0).when_not_computed(), Some(CacheEvent::NotStored(1)));
-        assert_eq!(predicted(2).when_not_computed(), Some(CacheEvent::NotStored(3)));
+        assert_eq!(
+            predicted(0).when_not_computed(),
+            Some(CacheEvent::NotStored { first: 1, last: 4 })
+        );
+        assert_eq!(
+            predicted(2).when_not_computed(),
+            Some(CacheEvent::NotStored { first: 3, last: 4 })
+        );
         assert_eq!(predicted(4).when_not_computed(), None, "nothing is");
     }
 

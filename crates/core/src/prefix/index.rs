@@ -211,16 +211,18 @@ impl PrefixIndex {
         }
     }
 
-    /// Removes the blocks that a prompt added to a slot: `first` and those after it in its run.
-    /// Found only among the [`MAX_LOOKED_BACK`] runs of the slot that were used last.
-    pub fn take_back(&mut self, slot: usize, first: u64) {
+    /// Removes the blocks that a prompt added to a slot, from `first` to `last`, if no other has
+    /// them: one that differs has split the run, and one that goes on has made it longer. Looks at
+    /// the [`MAX_LOOKED_BACK`] runs that were used last.
+    pub fn take_back(&mut self, slot: usize, first: u64, last: u64) {
         let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
         for _ in 0..MAX_LOOKED_BACK {
             let Some(run) = self.runs.get(next) else { return };
             let Some(Hold { blocks, older, .. }) = run.hold(slot).copied() else { return };
             let held = part_of(run.hashes(), ..blocks as usize);
-            if let Some((at, _)) = (0..blocks).zip(held).find(|(_, hash)| **hash == first) {
-                self.shorten(slot, next, at);
+            if held.last() == Some(&last) {
+                let at = (0..blocks).zip(held).find(|(_, hash)| **hash == first);
+                self.shorten(slot, next, at.map_or(0, |(at, _)| at));
                 return self.update_charge();
             }
             next = older;

@@ -292,7 +292,7 @@ impl Shards {
             CacheEvent::Stored(chain) => index.record(slot, chain),
             CacheEvent::Removed(blocks) => index.remove(slot, blocks),
             CacheEvent::Missed(first) => index.miss(slot, first),
-            CacheEvent::NotStored(first) => index.take_back(slot, first),
+            CacheEvent::NotStored { first, last } => index.take_back(slot, first, last),
             CacheEvent::Cleared => index.clear(slot),
         }
     }

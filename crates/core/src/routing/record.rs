@@ -69,6 +69,7 @@ pub struct ScoreRecord {
     pub(super) first_block: u64,
     /// The first block of the prompt that it is not believed to have cached.
     pub(super) new_block: Option<u64>,
+    pub(super) last_block: u64,
     scores: [f32; MAX_SCORERS],
     count: u8,
 }
@@ -123,6 +124,7 @@ impl ScoreRecord {
             prediction: one.prediction,
             first_block: features.first_block,
             new_block: None,
+            last_block: features.last_block,
             scores: [0.0; MAX_SCORERS],
             count: 0,
         };

@@ -26,6 +26,7 @@ fn predicted(scores: &ScoreRecord) -> Predicted {
         prompt_blocks: scores.prompt_blocks,
         matched_blocks: scores.matched_blocks,
         new_block: scores.new_block,
+        last_block: scores.last_block,
         block_tokens: scores.block_tokens,
     }
 }

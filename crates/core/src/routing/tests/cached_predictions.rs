@@ -87,6 +87,28 @@ fn prompt_whose_client_left_before_it_was_computed_is_withdrawn() {
 }
 
 #[test]
+fn what_other_prompts_share_stays_after_the_first_one_is_withdrawn() {
+    let [first, second, longer] = [prompt(2), prompt(3), format!("{} {}", prompt(2), prompt(4))]
+        .map(|end| chat("m", &prompt(1), &end));
+    for (next, is_withdrawn) in [(&second, true), (&longer, false)] {
+        let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(1, "m")));
+        let (_, decision) = route(&mut fleet, &first);
+        route(&mut fleet, next);
+        let topology = fleet.live.topology();
+        let left = AttemptEnded {
+            outcome: Outcome::Cancel,
+            has_output: false,
+            ..ended(&fleet, &topology, &decision)
+        };
+        PrefixObserver.attempt_ended(&left);
+        let again = route(&mut fleet, next).1.scores.unwrap();
+        assert_eq!(again.matched_blocks, again.prompt_blocks, "the one that was computed stays");
+        let first = route(&mut fleet, &first).1.scores.unwrap();
+        assert_eq!(first.matched_blocks < first.prompt_blocks, is_withdrawn, "{first:?}");
+    }
+}
+
+#[test]
 fn reported_cache_miss_withdraws_the_prediction() {
     let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(4, "m")));
     let body = chat("m", &prompt(1), "x");
