@@ -5,7 +5,8 @@
 //! backend serves the model.
 //!
 //! Locking: one mutex per model, held for one lookup or one record (less than a microsecond for 256
-//! blocks; see `benches/weighted.rs`). A lookup and the update that follows it take the lock
+//! blocks; see `benches/weighted.rs`), or while a prompt that was not computed is withdrawn, which
+//! compares at most its blocks and 32 others. A lookup and the update that follows it take the lock
 //! separately, so two concurrent requests with the same new prompt may both miss. The second record
 //! then wins, which costs one prefill and breaks nothing. Nothing else may be locked while it is
 //! held, and no code under it may block.
