@@ -90,9 +90,9 @@ impl HeldResponse {
         Self { header, body, status, retry_after, _claim: claim }
     }
 
-    /// Gives an engine's error that came without the status of one the status of its meaning.
-    /// `model`: the engine's name of it; `request`: the client's body, which the error may quote.
-    // SDKs go by the status: they would take the error for a response.
+    /// Sets the status of an engine's error that came with a 200 to that of its meaning. `model`:
+    /// the engine's name of the model; `request`: the client's body, which the error may quote.
+    // SDKs go by the status: with the 200 they would take the error for a response.
     pub(crate) fn set_status_of_error(&mut self, model: &str, request: &[u8]) {
         if self.status < 400 {
             self.status = ErrorMeaning::read(&self.body, model, request).status();

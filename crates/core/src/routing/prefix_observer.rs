@@ -22,8 +22,8 @@ impl RequestObserver for PrefixObserver {
         let Some(weighted) = event.router.weighted() else { return };
         let is_computed = match event.outcome {
             Outcome::Client => false,
-            // A client that leaves proves nothing about the backend. Otherwise one that always
-            // leaves at once could fill the index with prompts that no engine has computed.
+            // The engine may have computed the prompt before its client left, but not at once: a
+            // client that always leaves at once would fill the index with uncomputed prompts.
             Outcome::Cancel => {
                 let scores = event.decision.scores;
                 event.has_output || scores.is_some_and(|one| one.may_be_computed(event.took))

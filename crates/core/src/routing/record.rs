@@ -80,7 +80,7 @@ impl ScoreRecord {
         part_of(&self.scores, ..usize::from(self.count))
     }
 
-    /// Returns the record with the blocks of the prompt that was scored.
+    /// Returns the record with the first block of `prompt` that is not believed to be cached.
     pub(super) fn with_prompt(self, prompt: Option<&Chain>) -> Self {
         let matched = self.matched_blocks as usize;
         Self { new_block: prompt.and_then(|chain| chain.hashes().get(matched)).copied(), ..self }
