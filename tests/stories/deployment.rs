@@ -137,6 +137,29 @@ fn models_loading_on_one_backend_spread_over_both() {
 }
 
 #[test]
+fn model_that_waits_for_memory_makes_the_one_in_it_loadable() {
+    let (a, b) = (unhurried_ollama("a"), unhurried_ollama("b"));
+    let often = "discovery: { loaded_interval: 50ms }";
+    let penstock = start_before(&[&a, &b], "strategy: deployment", "num_parallel: 4", often);
+    steer(&penstock, "/backends/b/drain");
+    assert_eq!(penstock.chat("m").status, 200);
+    let gate = Gate::new();
+    a.script([Fault::Gate(gate.clone())]);
+    let (sender, responses) = mpsc::channel();
+    spawn_chat(&penstock, "n", &sender);
+    block_on(gate.reached_by(1));
+    // Ollama lists m until its requests have ended, and loads n only then.
+    let page = json!({"models": [{"model": "m", "size_vram": 7}]});
+    a.set_page("/api/ps", Some(&page.to_string()));
+    eventually("a query shows m alone", SOON, || model(&penstock, "a", "m")["vram_bytes"] == 7);
+    steer(&penstock, "/backends/b/resume");
+    assert_eq!(penstock.chat("m").status, 200);
+    assert_eq!(shares(&[&a, &b]), [2, 1], "n is about to evict m on a");
+    gate.open();
+    assert_eq!(responses.recv_timeout(SOON).unwrap().status, 200);
+}
+
+#[test]
 fn model_evicted_past_penstock_is_loaded_elsewhere() {
     let (a, b) = (unhurried_ollama("a"), unhurried_ollama("b"));
     let often = "discovery: { loaded_interval: 50ms }";

@@ -18,10 +18,16 @@ impl Fleet {
         let topology = &self.topology();
         let by_name: HashMap<_, _> =
             loaded.iter().map(|model| (canonical_name(&model.name), model)).collect();
+        let found = |row: &Serving| by_name.get(&canonical_name(row.adapter_name())).copied();
+        // The load of a model that is not shown yet may still evict those that are.
+        let is_loading = rows(topology, id)
+            .any(|row| found(row).is_none() && row.model_state.may_be_loaded_after(asked_at));
         let mut has_new_context = false;
         for row in rows(topology, id) {
-            let found = by_name.get(&canonical_name(row.adapter_name())).copied();
-            has_new_context |= row.model_state.learn_probe(found, asked_at);
+            if !is_loading {
+                row.model_state.prove(asked_at);
+            }
+            has_new_context |= row.model_state.learn_probe(found(row), asked_at);
         }
         let backend = topology.backends.iter().find(|one| one.state.id == id);
         let Some(backend) = backend else { return has_new_context };

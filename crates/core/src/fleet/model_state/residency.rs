@@ -72,6 +72,25 @@ impl ModelState {
         }
     }
 
+    /// Returns whether a probe that started at `asked_at` and did not show the model may be older
+    /// than its load: a request for it was sent, and no earlier response or probe showed it.
+    pub(in crate::fleet) fn may_be_loaded_after(&self, asked_at: Timestamp) -> bool {
+        !self.was_resident_before(asked_at) && self.is_used_after(asked_at) && !self.is_evicted()
+    }
+
+    fn is_used_after(&self, asked_at: Timestamp) -> bool {
+        self.load.in_flight() > 0 || self.is_outdated(asked_at)
+    }
+
+    fn is_outdated(&self, asked_at: Timestamp) -> bool {
+        self.last_used().is_some_and(|used| used > asked_at)
+    }
+
+    fn was_resident_before(&self, asked_at: Timestamp) -> bool {
+        self.stored_residency() == Residency::Resident
+            && self.resident_since.load(Ordering::Relaxed) < asked_at.0
+    }
+
     /// Records a probe that started at `asked_at`; `None` if it did not show the model. Returns
     /// whether the context that the model is loaded with differs from the one before.
     pub(in crate::fleet) fn learn_probe(
@@ -85,13 +104,11 @@ impl ModelState {
     }
 
     fn apply_probe(&self, found: Option<&LoadedModel>, asked_at: Timestamp) {
-        let is_outdated = self.last_used().is_some_and(|used| used > asked_at);
+        let is_outdated = self.is_outdated(asked_at);
         let was_resident = self.stored_residency() == Residency::Resident;
         let Some(found) = found else {
-            let was_known =
-                was_resident && self.resident_since.load(Ordering::Relaxed) < asked_at.0;
             // In use, yet not shown: another model has evicted it.
-            if was_known && (is_outdated || self.load.in_flight() > 0) {
+            if self.was_resident_before(asked_at) && self.is_used_after(asked_at) {
                 self.set_evicted();
                 self.forget_loaded();
             } else if !is_outdated {
@@ -102,9 +119,6 @@ impl ModelState {
         // A probe older than a response may confirm the response, but not contradict it.
         if !is_outdated || found.residency == Residency::Resident {
             self.set_residency(found.residency);
-            if found.residency == Residency::Resident {
-                self.prove(asked_at);
-            }
             if !was_resident && found.residency == Residency::Resident {
                 self.resident_since.store(asked_at.0, Ordering::Relaxed);
             }
@@ -117,12 +131,13 @@ impl ModelState {
         self.context_length.store(context_length, Ordering::Relaxed);
     }
 
-    /// Records that a probe sent at `at` showed it in memory, or that a request sent then loads it.
+    /// Records that a probe sent at `at` showed all that is in memory, or that a request sent then
+    /// loads the model.
     pub(in crate::fleet) fn prove(&self, at: Timestamp) {
         self.proved_at.fetch_max(at.0, Ordering::Relaxed);
     }
 
-    /// The time of the last such proof.
+    /// The time of the last such probe or load.
     #[inline(always)]
     pub(in crate::fleet) fn proved_at(&self) -> Timestamp {
         Timestamp(self.proved_at.load(Ordering::Relaxed))

@@ -147,9 +147,11 @@ fn model_that_returns_after_its_eviction_has_evicted_the_other() {
         |model, at| with_row(&fleet, model, "b0", |row| row.learn_response(Timestamp(at)));
     let states = || ["m", "n"].map(|model| residency(&fleet, model, "b0"));
     let _in_flight = [send(&fleet, "m", "b0", 10), send(&fleet, "n", "b0", 11)];
+    show(&fleet, &["m"], 12);
+    assert_eq!(states(), [Residency::Loadable, Residency::Resident], "n is still to be loaded");
     assert!(respond("n", 20));
     show(&fleet, &["m"], 19);
-    assert_eq!(states(), [Residency::Resident; 2], "the probe was sent before the response");
+    assert_eq!(states(), [Residency::Loadable, Residency::Resident], "it was sent before");
     show(&fleet, &["n"], 30);
     assert_eq!(states(), [Residency::Loadable, Residency::Resident]);
     assert!(respond("m", 31), "loaded again for a request from before the probe");
