@@ -2,7 +2,9 @@
 //! owners that hold less than their share (`queue.reserve`).
 //!
 //! Owners are counted in a fixed number of buckets: many cost no more than few, and no decision
-//! takes a lock. Two owners in one bucket count as one that holds the requests of both.
+//! takes a lock. An owner takes the first free bucket from that of its hash on. Where many owners
+//! crowd, one that finds none shares the bucket of its hash: both count as one that holds the
+//! requests of both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -11,6 +13,8 @@ use std::time::Duration;
 use penstock_api::units::Timestamp;
 
 const BUCKETS: usize = 128;
+/// The number of buckets in which an owner may be counted.
+const MAX_PROBES: usize = 8;
 /// The time for which capacity is kept for an owner after its last request.
 const RECENT: Duration = Duration::from_secs(60);
 /// The multiple of the others' mean from which an owner is far above its share.
@@ -36,6 +40,8 @@ pub(super) fn kept(limit: u32, reserve: f64) -> u32 {
 
 #[derive(Debug, Default)]
 struct Bucket {
+    /// The owner that took it last.
+    owner: AtomicU64,
     in_flight: AtomicU32,
     weight: AtomicU32,
     /// The time of the last request for which others keep capacity; 0 before the first.
@@ -46,6 +52,10 @@ impl Bucket {
     fn is_recent(&self, now: Timestamp) -> bool {
         let sent_at = self.sent_at.load(Ordering::Relaxed);
         sent_at > 0 && now.since(Timestamp(sent_at)) <= RECENT
+    }
+
+    fn is_free(&self, now: Timestamp) -> bool {
+        self.in_flight.load(Ordering::Relaxed) == 0 && !self.is_recent(now)
     }
 }
 
@@ -62,9 +72,17 @@ impl Default for OwnerShares {
 }
 
 impl OwnerShares {
-    fn bucket(&self, owner: u64) -> Option<&Bucket> {
-        let index = usize::try_from(owner % BUCKETS as u64).ok()?;
-        self.buckets.get(index)
+    /// Returns the bucket of an owner with its index. An owner that is not counted has a free one,
+    /// or shares one.
+    fn bucket(&self, owner: u64, now: Timestamp) -> Option<(usize, &Bucket)> {
+        let home = usize::try_from(owner % BUCKETS as u64).ok()?;
+        let near = || {
+            let indexes = (home..home + MAX_PROBES).map(|index| index % BUCKETS);
+            indexes.filter_map(|index| Some((index, self.buckets.get(index)?)))
+        };
+        let is_own = |bucket: &Bucket| bucket.owner.load(Ordering::Relaxed) == owner;
+        let own = near().find(|(_, bucket)| is_own(bucket));
+        own.or_else(|| near().find(|(_, bucket)| bucket.is_free(now))).or_else(|| near().next())
     }
 
     /// Returns whether an owner holds more than its share of the requests in flight. Two conditions
@@ -74,7 +92,7 @@ impl OwnerShares {
     // By the first condition alone, an owner that uses spare capacity would count as large beside a
     // much larger one.
     pub fn is_above_share(&self, owner: Owner, reserve: f64, now: Timestamp) -> bool {
-        let Some(own) = self.bucket(owner.id) else { return false };
+        let Some((_, own)) = self.bucket(owner.id, now) else { return false };
         let held_by_owner = u64::from(own.in_flight.load(Ordering::Relaxed));
         if held_by_owner == 0 {
             return false;
@@ -101,7 +119,7 @@ impl OwnerShares {
     /// the last minute, by weight. The mean counts as at least one request, and a single owner is
     /// not far above its share.
     pub fn is_far_above_share(&self, owner: Owner, now: Timestamp) -> bool {
-        let Some(own) = self.bucket(owner.id) else { return false };
+        let Some((_, own)) = self.bucket(owner.id, now) else { return false };
         let (mut held, mut weights) = (0, 0);
         for bucket in self.buckets.iter().filter(|bucket| !std::ptr::eq(*bucket, own)) {
             held += u64::from(bucket.in_flight.load(Ordering::Relaxed));
@@ -123,14 +141,19 @@ impl OwnerShares {
         is_sheddable: bool,
         now: Timestamp,
     ) -> OwnerHold {
-        if let Some(bucket) = self.bucket(owner.id) {
+        let bucket = self.bucket(owner.id, now);
+        if let Some((_, bucket)) = bucket {
+            // Two owners that take it at once share it until their requests end.
+            if bucket.is_free(now) {
+                bucket.owner.store(owner.id, Ordering::Relaxed);
+            }
             bucket.in_flight.fetch_add(1, Ordering::Relaxed);
             bucket.weight.store(owner.weight.max(1), Ordering::Relaxed);
             if !is_sheddable {
                 bucket.sent_at.store(now.0, Ordering::Relaxed);
             }
         }
-        OwnerHold { shares: Arc::clone(self), owner: owner.id }
+        OwnerHold { shares: Arc::clone(self), bucket: bucket.map(|(index, _)| index) }
     }
 }
 
@@ -138,12 +161,12 @@ impl OwnerShares {
 #[derive(Debug)]
 pub(super) struct OwnerHold {
     shares: Arc<OwnerShares>,
-    owner: u64,
+    bucket: Option<usize>,
 }
 
 impl Drop for OwnerHold {
     fn drop(&mut self) {
-        if let Some(bucket) = self.shares.bucket(self.owner) {
+        if let Some(bucket) = self.bucket.and_then(|index| self.shares.buckets.get(index)) {
             bucket.in_flight.fetch_sub(1, Ordering::Relaxed);
         }
     }
@@ -206,6 +229,26 @@ mod tests {
         assert!(is_far(1, 1) && !is_far(1, 2) && !is_far(2, 1));
         let after = |duration| shares.is_far_above_share(owner(1), NOW.after(duration));
         assert!(after(RECENT) && !after(RECENT * 2));
+    }
+
+    #[test]
+    fn owners_with_equal_hashes_have_their_own_buckets_until_many_crowd() {
+        let shares = Arc::new(OwnerShares::default());
+        let equal = |number: u64| owner(5 + number * BUCKETS as u64);
+        let is_above = |number, now| shares.is_above_share(equal(number), 0.125, now);
+        let large = hold(&shares, equal(1), 7);
+        assert!(!is_above(0, NOW) && !is_above(1, NOW), "alone");
+        let small = hold(&shares, equal(0), 1);
+        assert!(is_above(1, NOW) && !is_above(0, NOW));
+        drop(small);
+        assert!(is_above(1, NOW) && !is_above(0, NOW), "its bucket stays its own");
+        let later = NOW.after(RECENT * 2);
+        let others: Vec<_> =
+            (2..9).map(|number| shares.hold(equal(number), false, later)).collect();
+        assert!(is_above(1, later) && !is_above(8, later), "a bucket of long ago is free");
+        assert!(is_above(9, later), "it shares that of the large one: no other is free");
+        drop((large, others));
+        assert!(shares.buckets.iter().all(|one| one.is_free(later.after(RECENT * 2))));
     }
 
     #[test]
