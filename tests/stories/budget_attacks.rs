@@ -212,7 +212,7 @@ fn requests_that_are_not_read_pass_until_the_budget_is_spent() {
 
 #[test]
 fn waiting_requests_hold_their_money_and_give_it_back() {
-    let more = "queue: { size: 10, timeout: 300ms }\n";
+    let more = "queue: { size: 10, timeout: 3s }\n";
     let sections = sections("10") + more;
     let setup = Setup { sections: &sections, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::start(1, setup);

@@ -122,7 +122,7 @@ fn half_open_probe_slot_is_freed_by_every_end() {
 
 #[test]
 fn half_open_probe_slot_is_freed_by_timeouts() {
-    let sections = "timeouts: { first_token: 200ms, between_tokens: 200ms }";
+    let sections = "timeouts: { first_token: 1s, between_tokens: 1s }";
     let fleet = Fleet::start(1, Setup { health: EAGER, sections, ..Setup::default() });
     let hangs = [Fault::HangBeforeHead, Fault::HangMidStream { after_events: 3 }];
     hangs.iter().for_each(|fault| probe(&fleet, fault));

@@ -148,7 +148,7 @@ fn one_probe_goes_to_the_first_cooldown_to_expire() {
 
 #[test]
 fn cooldown_probe_slot_is_always_freed() {
-    let sections = "timeouts: { response: 200ms }";
+    let sections = "timeouts: { response: 2s }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
     fleet.a().script([refusal(429, "50")]);
     assert_refused(&fleet.chat(), 429, "50");
@@ -280,7 +280,7 @@ fn every_outcome_releases_its_permit() {
     let setup = Setup {
         routing: "cooldown: { default: 1ms, min: 1ms }",
         health: "interval: 60s, fast_interval: 60s, breaker: { connect_failures: 1000 }",
-        sections: "timeouts: { first_token: 150ms, between_tokens: 150ms, response: 150ms }",
+        sections: "timeouts: { first_token: 400ms, between_tokens: 400ms, response: 400ms }",
         // A single permit: a leaked one blocks every later request.
         backend: "max_in_flight: 1",
         ..Setup::default()

@@ -203,7 +203,7 @@ fn unknown_model_waits_for_discovery() {
     let (declared, silent) = (engine("declared", &["m"]), engine("silent", &["late"]));
     silent.always_probes(Some(Fault::HangBeforeHead));
     let yaml = format!(
-        "health: {{ timeout: 300ms, unhealthy_interval: 100ms, rise: 1 }}\nbackends:\n{}{}",
+        "health: {{ timeout: 2s, unhealthy_interval: 100ms, rise: 1 }}\nbackends:\n{}{}",
         backend(&declared, "models: [m]"),
         backend(&silent, "")
     );
@@ -408,7 +408,7 @@ fn models_of_an_ollama_serve_before_it_has_shown_their_details() {
     let shows = Arc::default();
     let address = slow_ollama(&shows);
     let yaml = format!(
-        "discovery: {{ timeout: 100ms, interval: 100ms }}\n\
+        "discovery: {{ timeout: 1s, interval: 100ms }}\n\
          backends: [{{ name: one, url: \"http://{address}\", engine: ollama }}]"
     );
     let penstock = Penstock::start(&yaml);

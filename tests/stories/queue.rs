@@ -103,7 +103,7 @@ fn waiting_requests_are_all_served_within_the_limit() {
 
 #[test]
 fn full_queue_and_long_waits_end_in_every_dialect() {
-    let (fleet, gate, mut first) = busy("queue: { size: 1, timeout: 700ms }");
+    let (fleet, gate, mut first) = busy("queue: { size: 1, timeout: 3s }");
     let messages = json!([{"role": "user", "content": "hello"}]);
     let body = json!({"model": "m", "max_tokens": 8, "messages": messages}).to_string();
     let data = fleet.penstock.data;

@@ -70,7 +70,7 @@ fn count_that_every_engine_refuses_ends_with_the_refusal() {
 
 #[test]
 fn errors_of_a_count_go_to_its_client() {
-    let fleet = fleet(2, "timeouts: { response: 300ms }");
+    let fleet = fleet(2, "timeouts: { response: 2s }");
     for (fault, status) in [
         (Fault::status(400), 400),
         (Fault::status(413), 413),
