@@ -1,5 +1,6 @@
-//! Requests for one backend rather than for a model: no strategy picks it, and nothing is retried
-//! elsewhere. It is otherwise an attempt like any other: in flight, timed, its outcome recorded.
+//! Requests for one backend rather than for a model: no strategy picks it. A stored response and
+//! the page of a model are looked for on one backend after the other; nothing else is retried
+//! elsewhere. Each is otherwise an attempt like any other: in flight, timed, its outcome recorded.
 
 pub(crate) mod ambiguous_fields;
 mod kept;
@@ -55,23 +56,23 @@ pub(crate) async fn attempt_directly(
     if row.is_some_and(|row| !request.policy.restriction.admits_zone(row.zone)) {
         return None;
     }
-    let decided = reserve_directly(flow, &request.fleet, *decision, terms)?;
+    let decided = reserve_directly(flow, &request.fleet, *decision, terms.is_limited)?;
     let to = DirectRecipient { may_miss: terms.may_miss };
     Some(make_attempt(flow, Recipient::Other(&to), request, decided).await)
 }
 
 /// Takes the in-flight permit of the backend of `decision`, and counts the attempt. Returns `None`
-/// if `max_in_flight` applies and is reached.
+/// if `max_in_flight` applies (`is_limited`) and is reached.
 pub(crate) fn reserve_directly(
     flow: &mut Flow<'_>,
     fleet: &Topology,
     decision: RoutingDecision,
-    terms: DirectTerms,
+    is_limited: bool,
 ) -> Option<Box<Decided>> {
     let serving = decision.serving(fleet);
     debug_assert!(serving.is_some(), "a decision names a backend of the fleet it was made on");
     let serving = serving?;
-    let most = if terms.is_limited { serving.max_in_flight } else { u32::MAX };
+    let most = if is_limited { serving.max_in_flight } else { u32::MAX };
     let permit = InflightGuard::try_reserve(&serving.state, most, &PermitRequest::default())?;
     flow.ctx.record.routing.attempts += 1;
     Some(Box::new(Decided { decision, permit }))

@@ -5,8 +5,8 @@
 //! has a whole, checked head, and responds to what needs no backend. What is for one backend rather
 //! than a model (`direct`), for all Ollama backends (`ollama`), or for an ensemble (`ensemble`)
 //! stands beside this folder, and makes its attempts here; a command for all backends has none.
-//! Every step gets one `flow::Flow`, which also reports to the observers. `request` reads and scans
-//! the body, and `admission` checks what the client may do with the model. `retry` runs the
+//! Every step gets one `flow::Flow`, which reports the end of the request. `request` reads and
+//! scans the body, and `admission` checks what the client may do with the model. `retry` runs the
 //! attempts: `decision` picks a backend and takes its in-flight permit, `forward` makes the
 //! attempt: `exchange` connects, sends and reads the response's head, which `upstream::disposition`
 //! judges, `response` relays it, and `attempt` reports the outcome to the backend's health, circuit
@@ -141,7 +141,7 @@ pub struct ProxyParts {
     pub usage: Option<Box<dyn UsageApi>>,
     /// True once the process stops.
     pub stopping: Arc<AtomicBool>,
-    /// The seed of everything random in the data plane.
+    /// The seed of decisions and hashes.
     pub seed: u64,
 }
 

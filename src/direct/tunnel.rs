@@ -8,7 +8,7 @@ use pingora::http::RequestHeader;
 
 use crate::direct::passthrough::{by_model, decide_by_name, is_busy};
 use crate::direct::switched::Switch;
-use crate::direct::{DirectTerms, end_directly, reserve_directly};
+use crate::direct::{end_directly, reserve_directly};
 use crate::downstream::body::HeldBody;
 use crate::proxy::budgets;
 use crate::proxy::decision::{DecisionFailure, decide, record_rejections};
@@ -85,7 +85,6 @@ async fn reserve(
     let (decision, policy) = decide_by_name(flow, &fleet, name)?;
     budgets::reserve_unread(flow, &fleet, decision.backend).await?;
     let busy = || is_busy(name, time_of_backend(flow.proxy, &fleet, &decision, None));
-    let terms = DirectTerms { may_miss: false, is_limited: true };
-    let decided = reserve_directly(flow, &fleet, decision, terms).ok_or_else(busy)?;
+    let decided = reserve_directly(flow, &fleet, decision, true).ok_or_else(busy)?;
     Ok((ScannedRequest::direct(flow.ctx.arrived_at, fleet, no_body, policy), decided))
 }

@@ -25,7 +25,8 @@ use crate::proxy::{allowed_models, budgets, policies};
 /// Records a request and its model, and reserves what it may cost.
 ///
 /// # Errors
-/// When the client's key may not use the model, or a budget has no room.
+/// When the client's key may not use the model, a budget has no room, or an objective or a field of
+/// the policy is invalid.
 pub(crate) async fn admit(
     flow: &mut Flow<'_>,
     named: Named,

@@ -230,7 +230,7 @@ impl AttemptResult {
         }
     }
 
-    /// The same for an attempt whose response does not go to the client.
+    /// Returns the result of an attempt whose response does not go to the client.
     fn unserved(self, outcome: Outcome, code: Option<ErrorCode>) -> Self {
         Self { outcome, code, is_relayed: false, ..self }
     }

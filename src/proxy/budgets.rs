@@ -102,8 +102,8 @@ pub(crate) async fn renew(
 /// money, the request passes until a budget of its client is spent; its cost is not counted.
 ///
 /// # Errors
-/// When a budget of the client is spent, whatever it does then: a request that is not read gets no
-/// other model, and stays with its backend.
+/// When a budget of the client is spent, even one that then offers free backends or another model:
+/// a request that is not read can take neither.
 pub(crate) async fn reserve_unread(
     flow: &mut Flow<'_>,
     fleet: &Topology,
@@ -140,7 +140,8 @@ fn asked(request: &ScannedRequest) -> ModelAsked<'_> {
     ModelAsked { name: request.wanted_model(), fleet: &request.fleet, split: request.split }
 }
 
-/// Gives a request what a budget without room for it leaves. Returns whether that is anything.
+/// Limits a request to what a budget without room for it still allows: free backends, or another
+/// model. Returns whether it changed.
 fn adopt(flow: &mut Flow<'_>, request: &mut ScannedRequest, at_limit: &AtLimit) -> bool {
     let router = &flow.ctx.generation.router;
     let terms = AdmittedTerms { policy: request.policy, instead: request.instead.clone() };

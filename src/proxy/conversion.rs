@@ -36,7 +36,7 @@ pub(crate) struct ConversionTerms {
     pub(crate) num_ctx: Option<u32>,
 }
 
-/// The reason why an attempt ends before it starts.
+/// The reason why a request has no form for a backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ConversionFailure {
     /// The backend's API has no form for the request. Another backend's may have one.

@@ -37,7 +37,7 @@ static SALT: Lazy<u64> = Lazy::new(|| ahash::RandomState::new().hash_one(FOLDED_
 pub(crate) enum DecisionFailure {
     /// No backend can take the request.
     NoRoute(RouteError),
-    /// The client left between two attempts.
+    /// The client left between two attempts, or while it waited in the queue.
     ClientGone,
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn decide(
     }
     SCRATCH.with_borrow_mut(|(scratch, chain)| {
         let prompt = read_prompt(request.view(flow.ctx), chain);
-        let others = preferred_only(request);
+        let others = all_but_preferred(request);
         // The backend that holds what the request continues is preferred, not required.
         let first = others.and_then(|tried| reserve(flow, request, &tried, prompt, scratch).ok());
         let reserved = match first {
@@ -204,7 +204,7 @@ pub(super) fn decide_moved(
 }
 
 /// Every backend but the one that holds what the request continues, for its first attempt.
-fn preferred_only(request: &ScannedRequest) -> Option<BackendSet> {
+fn all_but_preferred(request: &ScannedRequest) -> Option<BackendSet> {
     let preferred = request.preferred.filter(|_| request.tried.is_empty())?;
     let mut others = BackendSet::default();
     for backend in request.fleet.backends.iter().filter(|one| one.state.id != preferred) {

@@ -57,8 +57,8 @@ pub(crate) struct Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// Returns the framing of the operation's streams if that of the response is open: a stream was
-    /// requested, and the type is not that of such a stream.
+    /// Returns the framing that a requested stream may have although its `Content-Type` is another:
+    /// that of the streams of its operation.
     pub(crate) fn open_framing(&self, request: &ScannedRequest) -> Option<StreamFraming> {
         let head = &self.head;
         let framing = self.attempt.sent_operation(request).row().dialect.row().framing;

@@ -60,8 +60,8 @@ fn busy(status: u16, usual: u16) -> Outcome {
     Outcome::Busy { cooldown: Duration::ZERO, status }
 }
 
-/// The outcome of a response that cannot be had. If penstock is too busy to hold it, that says
-/// nothing about the backend.
+/// The outcome of a response that cannot be read or converted. If penstock is too busy to hold it,
+/// that says nothing about the backend.
 pub(crate) fn unreadable_outcome(code: ErrorCode) -> Outcome {
     if code.row().is_busy { Outcome::Shortage } else { Outcome::Fault }
 }

@@ -1,6 +1,6 @@
 //! The context of every step of a request: the data plane, the client's side, and the request's
-//! state with its record; and the reports of it to the observers (`routing::RequestObserver`):
-//! metrics, logs, traces. The proxy imports none of them.
+//! state with its record. Reports its end to the observers (`routing::RequestObserver`): metrics,
+//! logs, traces. The proxy imports none of them.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -31,8 +31,8 @@ use crate::upstream::response_head::ResponseHead;
 /// works.
 const MAX_EVENT_WAIT: Duration = Duration::from_millis(250);
 
-/// The longest wait of a converted stream's head for its first output: its client gets nothing of
-/// what comes before, and proxies in front of it close connections that are silent for a minute.
+/// The longest wait of a converted stream's head for its first output. Nothing before that output
+/// reaches the client, and proxies in front of it close connections that are silent for a minute.
 const MAX_OUTPUT_WAIT: Duration = Duration::from_secs(30);
 
 /// The longest wait of an error for its body: a backend that hangs after the head has said enough

@@ -30,9 +30,9 @@ const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const UPSTREAM_REQUEST_ID: HeaderName = HeaderName::from_static("x-upstream-request-id");
 /// The field Anthropic's clients read the request id from.
 const DIALECT_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
-/// The fields of a response that web pages may read (`server.cors`): request ids, and the rate
-/// limits and times that OpenAI and Anthropic send. A browser takes no pattern here if credentials
-/// are involved.
+/// The fields of a response that web pages may read (`server.cors`): request ids, penstock's own
+/// fields, and the rate limits and times that OpenAI and Anthropic send. A browser takes no pattern
+/// here if credentials are involved.
 const EXPOSED: HeaderValue = HeaderValue::from_static(
     "x-request-id, request-id, x-upstream-request-id, retry-after, retry-after-ms, x-should-retry, \
      x-penstock-backend, x-penstock-decision, x-penstock-context-shift, \

@@ -266,8 +266,8 @@ pub(crate) fn settle_rate(ctx: &RequestContext) {
     settle_rate_of(ctx, response.usage, streamed);
 }
 
-/// Settles it as soon as the response of an engine has been read: the client may send its next
-/// request at once.
+/// Settles limits and budgets as soon as the response of an engine has been read: the client may
+/// send its next request at once.
 pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streamed: Streamed) {
     let used = used_tokens(ctx, usage, streamed);
     budgets::settle(ctx, used.map(|used| used.last));
@@ -276,7 +276,8 @@ pub(crate) fn settle_rate_of(ctx: &RequestContext, usage: Option<Usage>, streame
     }
 }
 
-/// Settles it for a request whose client has the head of a response that no backend sent.
+/// Settles limits and budgets for a request whose client has the head of a response that no backend
+/// sent.
 pub(crate) fn settle_unserved(ctx: &RequestContext) {
     budgets::settle(ctx, Some(UsedTokens::default()));
     if let Some(rate) = &ctx.rate {

@@ -50,6 +50,8 @@ pub(crate) struct ScannedRequest {
     /// The body; released once a response has started.
     pub(crate) body: Option<HeldBody>,
     pub(crate) fleet: Arc<Topology>,
+    /// The backends that the next decision leaves out: each has been tried, or cannot take the
+    /// request.
     pub(crate) tried: BackendSet,
     /// True if the request may go to a backend in cooldown to probe it.
     pub(crate) may_probe: bool,
@@ -206,7 +208,7 @@ pub(crate) struct Reserved {
     pub(crate) at: Timestamp,
     /// The inputs of the decision, if a capture or the shadow needs them.
     pub(crate) trace: Option<Trace>,
-    /// The same for a file, if decisions are captured.
+    /// The decision as a capture, if decisions are captured.
     pub(crate) captured: Option<Box<Capture>>,
 }
 

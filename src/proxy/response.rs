@@ -105,8 +105,8 @@ pub(crate) async fn relay(
     }
 }
 
-/// Reads what of the body must be known before the head is passed on, and records the head. Returns
-/// the backend's key, which the rest of the response may quote.
+/// Reads the part of the body that decides about the head, and records the head. Returns the key of
+/// the backend, which the rest of the response may quote.
 async fn begin<'a>(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
@@ -127,7 +127,8 @@ async fn begin<'a>(
     key
 }
 
-/// Expects that a success ends as its kind does. An error may end as it likes.
+/// Makes the monitor report a success that ends before its result or its JSON is complete. An error
+/// may end anywhere.
 fn expect_end(head: &ResponseHead, result: Option<WholeResult>, monitor: &mut ResponseMonitor) {
     // An encoded one is passed on unread.
     if !matches!(head.status, 200..=299) || head.is_encoded {

@@ -56,7 +56,7 @@ impl ResponseIds {
         self.keep(LearnedId { id: xxh3_64(id), backend, owner }, limit);
     }
 
-    /// Records the same for the hash of an id.
+    /// Records the backend and the client of an id that is known by its hash.
     pub(crate) fn keep(&self, learned: LearnedId, limit: usize) {
         if limit == 0 {
             return;

@@ -33,7 +33,7 @@ use crate::proxy::rewrite::context_shift::{learn_refusal, pass_over_small, short
 use crate::upstream::failure::{AttemptFailure, HoldReason};
 use crate::upstream::retry_safety::safety_of;
 
-/// The attempt after which no other follows, unless the request finds a backend in the queue.
+/// The last attempt that failed. Its failure is the response if no other backend is left.
 struct LastAttempt {
     failure: AttemptFailure,
     decision: RoutingDecision,

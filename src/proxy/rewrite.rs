@@ -40,7 +40,7 @@ pub(crate) enum ResponseChange {
 }
 
 /// Prepares a request for a backend that serves `target` and not its own operation. Returns the end
-/// of an attempt in which the backend does not get the request.
+/// of the attempt if other requests were sent in its place, or none can be sent.
 pub(crate) async fn adapt(
     flow: &mut Flow<'_>,
     request: &mut ScannedRequest,

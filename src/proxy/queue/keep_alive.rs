@@ -98,7 +98,7 @@ fn may_keep_alive(request: &ScannedRequest) -> bool {
     is_stream && profile.operation.row().work == Work::Generation
 }
 
-/// Sends bytes that the client ignores, after the head if it has none.
+/// Sends the head, unless the client has it, and then bytes that the client ignores.
 async fn send_waiting(flow: &mut Flow<'_>, operation: Operation) -> Served {
     let dialect = operation.row().dialect.row();
     if !flow.ctx.record.queue.is_kept_alive {

@@ -102,7 +102,8 @@ async fn send_failed(
 /// its text, what is gathered, and the result.
 const CONVERSION_SHARE: usize = 5;
 
-/// Claims memory for the conversion of a response of `bytes`. A single one finds it in any case.
+/// Claims memory for the conversion of a response of `bytes`. At most the whole budget, so that one
+/// conversion alone always fits.
 pub(crate) fn claim_conversion(claim: &mut BodyClaim, bytes: usize) -> bool {
     claim.grow_to(bytes.saturating_mul(CONVERSION_SHARE).min(claim.limit()))
 }
@@ -115,7 +116,7 @@ pub(crate) fn convert(converter: &mut Converter, body: Bytes) -> Result<Bytes, O
     })
 }
 
-/// Responds with an error for a backend's response that cannot be had.
+/// Responds with an error for a backend's response that cannot be read or converted.
 async fn fail(flow: &mut Flow<'_>, error: OwnError) -> Served {
     flow.ctx.record.response.outcome = Some(unreadable_outcome(error.code));
     send_error(flow, error).await

@@ -20,7 +20,8 @@ use crate::upstream::own_key::OwnKey;
 const MAX_MASK_WAIT: Duration = Duration::from_millis(250);
 
 /// Holds back a response with the part of it that has been read, in the client's dialect.
-/// `refusal`: the reason, if it is held for what it says.
+/// `refusal`: the reason why another backend may do better; `None` if the response is meant for the
+/// client.
 pub(crate) fn held_of(
     proxy: &Proxy,
     request: &ScannedRequest,

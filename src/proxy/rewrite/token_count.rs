@@ -20,7 +20,7 @@ use crate::upstream::disposition::{Disposition, ResponseTerms, SeenResponse};
 use crate::upstream::failure::{AttemptFailure, HeldResponse};
 use crate::upstream::response_head::BodyEnd;
 
-/// Counts by `counter`, and responds with the count.
+/// Responds with the number of tokens. `counter` is the operation of the engine that counts.
 pub(super) async fn respond(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,
@@ -66,8 +66,8 @@ pub(super) async fn respond(
     }
 }
 
-/// The end of an attempt whose engine refused to count, or sent no count: as that of a chat with
-/// the same response.
+/// The end of an attempt whose engine refused to count, or sent no count. A chat with that response
+/// would end in the same way.
 async fn end_without_count(
     flow: &mut Flow<'_>,
     request: &ScannedRequest,

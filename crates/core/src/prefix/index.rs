@@ -211,9 +211,9 @@ impl PrefixIndex {
         }
     }
 
-    /// Removes the blocks that a prompt added to a slot, from `first` to `last`, if no other has
-    /// them: one that differs has split the run, and one that goes on has made it longer. Looks at
-    /// the [`MAX_LOOKED_BACK`] runs that were used last.
+    /// Removes the blocks that a prompt added to a slot, from `first` to `last`. Keeps them if
+    /// another prompt has split their run, or has made it longer; not for an identical one in
+    /// flight, which cannot be seen. Looks at the [`MAX_LOOKED_BACK`] runs that were used last.
     pub fn take_back(&mut self, slot: usize, first: u64, last: u64) {
         let mut next = self.slots.get(slot).map_or(NONE, |slot| slot.newest);
         for _ in 0..MAX_LOOKED_BACK {

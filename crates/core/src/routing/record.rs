@@ -10,9 +10,8 @@ use penstock_scoring::{
 
 use crate::prefix::Chain;
 
-/// The tokens of a prompt that no engine computes in less than a millisecond: several times what
-/// one with eight GPUs does.
-const MAX_PREFILL: f64 = 200.0;
+/// An upper bound of the speed of prefills: several times that of an engine with eight GPUs.
+const MAX_PREFILL_TOKENS_PER_MS: f64 = 200.0;
 
 /// Room for every scorer: a profile lists none twice.
 const MAX_SCORERS: usize = SCORERS.len();
@@ -69,6 +68,7 @@ pub struct ScoreRecord {
     pub(super) first_block: u64,
     /// The first block of the prompt that it is not believed to have cached.
     pub(super) new_block: Option<u64>,
+    /// The last full block of the prompt.
     pub(super) last_block: u64,
     scores: [f32; MAX_SCORERS],
     count: u8,
@@ -89,9 +89,11 @@ impl ScoreRecord {
     /// Returns whether the engine may have computed most of the prompt `took` after it was sent.
     pub(super) fn may_be_computed(&self, took: Duration) -> bool {
         let uncached = self.prompt_blocks.saturating_sub(self.matched_blocks);
+        // A first token takes the waits, the prefill and a decode step. Without the last one and
+        // half of the prefill, most of the prompt is computed.
         let least = match self.prediction.filter(|one| one.is_trusted) {
             Some(one) => f64::from(one.ttft - one.decode - one.prefill / 2.0),
-            None => f64::from(uncached) * f64::from(self.block_tokens) / MAX_PREFILL,
+            None => f64::from(uncached) * f64::from(self.block_tokens) / MAX_PREFILL_TOKENS_PER_MS,
         };
         to_millis(took) >= least
     }

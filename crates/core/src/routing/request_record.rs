@@ -125,7 +125,7 @@ pub struct EditFacts {
 }
 
 impl EditFacts {
-    /// Returns whether the request was sent as it came.
+    /// Returns whether no field of the response has to name a change.
     pub fn is_empty(&self) -> bool {
         let Self { dropped_messages, retried_without, ensemble_parts } = self;
         dropped_messages.is_none() && retried_without.is_empty() && ensemble_parts.is_none()

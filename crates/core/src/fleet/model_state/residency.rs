@@ -131,8 +131,8 @@ impl ModelState {
         self.context_length.store(context_length, Ordering::Relaxed);
     }
 
-    /// Records that a probe sent at `at` showed all that is in memory, or that a request sent then
-    /// loads the model.
+    /// Records that a probe sent at `at` showed all models in memory, or that a request sent then
+    /// loads this one.
     pub(in crate::fleet) fn prove(&self, at: Timestamp) {
         self.proved_at.fetch_max(at.0, Ordering::Relaxed);
     }

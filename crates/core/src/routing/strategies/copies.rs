@@ -23,9 +23,9 @@ const USES_PER_COPY: f64 = 1.0;
 const MAX_USED_KV: f64 = 0.3;
 
 /// The tokens of prompts that wait before a request, as a share of those of its prompt, from which
-/// the copies may be unfinished themselves: many requests at once show no prompt that comes again.
-/// Found in simulation: without it, a client that sends each of its prompts 150 times at once takes
-/// all backends from the others, not most.
+/// no copy is made: the copies may be unfinished themselves, and many requests at once show no
+/// prompt that comes again. Found in simulation: without it, a client that sends each of its
+/// prompts 150 times at once takes all backends from the others, not most.
 const MAX_BEFORE: f64 = 0.25;
 
 /// Returns the candidate that lacks the prompt and saves most by a copy, if `chosen` has it, the
