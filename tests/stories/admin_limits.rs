@@ -17,7 +17,10 @@ const UNFINISHED: &[u8] =
 fn half_open_connections_make_room_for_probes() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
-    let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
+    // The client waits for 20 s: less than a slow head may take.
+    let environment =
+        [("PENSTOCK_ADMIN_CONNECTIONS", "8"), ("PENSTOCK_ADMIN_HEADER_TIMEOUT", "100s")];
+    let penstock = Penstock::start_with(&yaml, &environment);
     let half_open = || {
         let mut client = Client::connect(penstock.admin);
         // One that has been closed already is as good.
@@ -26,9 +29,8 @@ fn half_open_connections_make_room_for_probes() {
     };
     let held: Vec<Client> = (0..100).map(|_| half_open()).collect();
     for path in ["/health/live", "/health/ready", "/metrics"] {
-        let (response, took) = timed(|| penstock.admin(path));
+        let response = penstock.admin(path);
         assert_eq!(response.status, 200, "{path}: {}", response.text());
-        assert!(took < Duration::from_secs(1), "{path}: {took:?}");
     }
     drop(held);
 }
@@ -37,7 +39,10 @@ fn half_open_connections_make_room_for_probes() {
 fn connections_over_the_limit_are_refused_at_once() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
-    let penstock = Penstock::start_with(&yaml, &[("PENSTOCK_ADMIN_CONNECTIONS", "8")]);
+    // The client waits for 20 s: less than those that are served may take.
+    let environment =
+        [("PENSTOCK_ADMIN_CONNECTIONS", "8"), ("PENSTOCK_LIMITS_BODY_READ_TIMEOUT", "100s")];
+    let penstock = Penstock::start_with(&yaml, &environment);
     let busy = || {
         let mut client = Client::connect(penstock.admin);
         client.send_bytes(UNFINISHED);
@@ -53,10 +58,9 @@ fn connections_over_the_limit_are_refused_at_once() {
     };
     eventually("it is full", Duration::from_secs(5), || status() == 503);
     for _ in 0..10 {
-        let (response, took) = timed(|| penstock.admin("/metrics"));
+        let response = penstock.admin("/metrics");
         assert_eq!((response.status, &*response.error_code()), (503, "too_many_connections"));
         assert_eq!(response.header("connection"), Some("close"));
-        assert!(took < Duration::from_secs(1), "{took:?}");
     }
     // More connections than get an error response: none waits long, and the data port is
     // unaffected.
@@ -76,13 +80,15 @@ fn connections_over_the_limit_are_refused_at_once() {
     assert!(refused.unwrap() >= 110.0, "{refused:?}");
 }
 
-/// Sends `start`, then `drip` repeatedly until the connection ends, while other clients are served.
-/// Returns the status of the response, if any.
-fn drip(penstock: &Penstock, start: &[u8], drip: &[u8]) -> Option<u16> {
-    let mut client = Client::connect(penstock.admin);
-    client.send_bytes(start);
+/// The rounds of [`drip`] within a timeout of 1 s, and some more. The default of
+/// `admin.header_timeout`, 10 s, leaves time for 100 rounds less what their requests take.
+const MAX_ROUNDS: usize = 40;
+
+/// Sends `drip` every 100 ms until the connection ends, while other clients are served. Returns the
+/// status of the response, if any.
+fn drip(penstock: &Penstock, client: &mut Client, drip: &[u8]) -> Option<u16> {
     client.stream.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
-    loop {
+    for _ in 0..MAX_ROUNDS {
         match client.read_head() {
             Ok((status, _)) => return Some(status),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -93,6 +99,7 @@ fn drip(penstock: &Penstock, start: &[u8], drip: &[u8]) -> Option<u16> {
             return None;
         }
     }
+    panic!("the connection is open after {MAX_ROUNDS} rounds");
 }
 
 #[test]
@@ -114,9 +121,13 @@ fn slow_request_heads_time_out() {
         (UNFINISHED, b"", &[Some(408)]),
         (b"", b"", &[None]),
     ] {
-        let (status, took) = timed(|| drip(&penstock, start, rest));
+        let (status, took) = timed(|| {
+            let mut client = Client::connect(penstock.admin);
+            client.send_bytes(start);
+            drip(&penstock, &mut client, rest)
+        });
         assert!(statuses.contains(&status), "{start:?}: {status:?}");
-        assert!((1..10).contains(&took.as_secs()), "{start:?}: {took:?}");
+        assert!(took >= Duration::from_secs(1), "{start:?}: {took:?}");
     }
     let mut late = Client::connect(penstock.admin);
     late.send_bytes(b"G");
@@ -127,8 +138,7 @@ fn slow_request_heads_time_out() {
     ignored_body
         .send_bytes(b"GET /version HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9\r\n\r\n");
     assert_eq!(ignored_body.read_response().unwrap().status, 200);
-    let (rest, took) = timed(|| ignored_body.read_raw());
-    assert!(rest.is_ok_and(|rest| rest.is_empty()) && took < Duration::from_secs(10), "{took:?}");
+    assert_eq!(drip(&penstock, &mut ignored_body, b""), None, "the body is not awaited for long");
     let mut steady = Client::connect(penstock.admin);
     for _ in 0..3 {
         steady.send("GET", "/version", &[], b"");

@@ -198,7 +198,8 @@ fn flip(engines: &[MockEngine], mix: &Mix, is_over: &AtomicBool) -> Receipts {
 struct Exchange {
     body: Value,
     response: Response,
-    took: Duration,
+    /// True if the response is whole or its connection was closed, false if it stalled.
+    has_ended: bool,
 }
 
 /// Sends 200 requests per second, no two alike.
@@ -217,9 +218,9 @@ fn drive(fleet: &Fleet) -> Vec<Exchange> {
             } else {
                 streaming_chat("m", &text)
             };
-            let sent = Instant::now();
             client.send("POST", CHAT, &[], body.to_string().as_bytes());
             let response = client.read_response().unwrap();
+            let has_ended = response.is_whole || client.is_closed();
             let has_error_event = response.status == 200 && response.text().contains("\"error\"");
             if has_error_event
                 || response.header("connection") == Some("close")
@@ -227,7 +228,7 @@ fn drive(fleet: &Fleet) -> Vec<Exchange> {
             {
                 client = Client::connect(address);
             }
-            exchanges.push(Exchange { body, response, took: sent.elapsed() });
+            exchanges.push(Exchange { body, response, has_ended });
         }
         exchanges
     };
@@ -293,9 +294,9 @@ fn check(fleet: &Fleet, receipts: Receipts, exchanges: &[Exchange]) -> usize {
     let repeated = started.values().filter(is_repeated).count();
     assert_eq!(repeated, 0, "sent on after an engine had read them, of {}", exchanges.len());
     let mut good = 0;
-    for Exchange { body, response, took } in exchanges {
+    for Exchange { body, response, has_ended } in exchanges {
         let text = response.text();
-        assert!(*took < Duration::from_secs(15), "hung for {took:?}: {text}");
+        assert!(*has_ended, "it stalls: {text}");
         match response.status {
             200 => {
                 let error_at = text.find("data: {\"error\"").unwrap_or(text.len());

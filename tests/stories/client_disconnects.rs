@@ -97,9 +97,10 @@ fn phases() -> [(Fault, Value, &'static str); 8] {
     ]
 }
 
-/// The 99th percentile of the time until the engine sees that its client has left.
+/// The limit, in the long run, of the 99th percentile of the time until the engine sees that its
+/// client has left.
 const MOST: Duration = Duration::from_millis(100);
-/// Rounds of which one must keep it: other tests share the machine.
+/// Rounds of the long run, of which one must keep it.
 const ROUNDS: usize = 3;
 
 #[test]

@@ -13,6 +13,9 @@ use crate::support::{block_on, eventually};
 
 const CHAT: &str = "/v1/chat/completions";
 
+/// The time that anything may take here, a third of the timeouts that are not to be waited for.
+const SOON: Duration = Duration::from_secs(20);
+
 fn serve(engine: &MockEngine, drain_timeout: &str) -> Penstock {
     let yaml = format!("backends:\n{}", backend(engine, "models: [m]"));
     Penstock::start_with(&yaml, &[("PENSTOCK_SERVER_DRAIN_TIMEOUT", drain_timeout)])
@@ -26,14 +29,13 @@ fn refuses(penstock: &Penstock) -> bool {
 fn idle_process_exits_at_once() {
     let engine = engine("one", &["m"]);
     for signal in ["TERM", "INT"] {
-        let mut penstock = serve(&engine, "30s");
+        let mut penstock = serve(&engine, "60s");
         assert_eq!(penstock.chat("m").status, 200);
         let mut idle = Client::connect(penstock.data);
         idle.send("GET", "/health", &[], b"");
         assert_eq!(idle.read_response().unwrap().status, 200);
         penstock.signal(signal);
-        // The limit for draining is 30 s.
-        let status = penstock.wait_end(Duration::from_secs(5));
+        let status = penstock.wait_end(SOON);
         assert_eq!(status.code(), Some(0), "{signal}");
     }
 }
@@ -47,7 +49,7 @@ fn unix_socket_is_removed_at_the_stop() {
     let mut penstock = Penstock::start_listening(&[listener], "", &yaml);
     assert!(path.exists());
     penstock.signal("TERM");
-    assert_eq!(penstock.wait_end(Duration::from_secs(5)).code(), Some(0));
+    assert_eq!(penstock.wait_end(SOON).code(), Some(0));
     assert!(!path.exists(), "a socket without a listener");
 }
 
@@ -57,7 +59,7 @@ fn streams_finish_and_new_requests_are_refused() {
         Pace { first_token: Duration::ZERO, per_token: Duration::from_millis(60), tokens: 25 };
     let spec = MockSpec::new("one", [EngineModel::new("m")]);
     let engine = start(MockSpec { pace, ..spec });
-    let mut penstock = serve(&engine, "30s");
+    let mut penstock = serve(&engine, "60s");
     let body = streaming_chat("m", "hello").to_string();
     let mut streams: Vec<Client> = (0..3).map(|_| Client::connect(penstock.data)).collect();
     for stream in &mut streams {
@@ -65,7 +67,7 @@ fn streams_finish_and_new_requests_are_refused() {
     }
     streams.iter_mut().for_each(Client::wait_for_bytes);
     penstock.signal("TERM");
-    eventually("new connections are refused", Duration::from_secs(5), || refuses(&penstock));
+    eventually("new connections are refused", SOON, || refuses(&penstock));
     assert_eq!(engine.open_requests(), 3, "while streams still run");
     // The head of each stream said that its connection goes on: the next request is not lost. It
     // is sent before the stream ends: a busy machine may be too late for the moment after it.
@@ -79,7 +81,7 @@ fn streams_finish_and_new_requests_are_refused() {
         let next = stream.read_response().unwrap();
         assert_eq!((next.status, next.header("connection")), (200, Some("close")));
     }
-    let status = penstock.wait_end(Duration::from_secs(5));
+    let status = penstock.wait_end(SOON);
     assert_eq!(status.code(), Some(0));
     assert_eq!(engine.counters().responded, 3);
     assert_eq!(engine.counters().cancelled, 0);
@@ -102,7 +104,7 @@ fn drain_timeout_cuts_unfinished_requests() {
     let (_engine, mut penstock, mut client, _gate) = stuck("1s");
     let signalled = Instant::now();
     penstock.signal("TERM");
-    let status = penstock.wait_end(Duration::from_secs(10));
+    let status = penstock.wait_end(SOON);
     let took = signalled.elapsed();
     assert_eq!(status.code(), Some(0));
     assert!(took >= Duration::from_millis(900), "drain timeout of 1 s: {took:?}");
@@ -115,9 +117,9 @@ fn second_signal_exits_at_once() {
         let (_engine, mut penstock, _client, _gate) = stuck("60s");
         penstock.signal(first);
         let is_stopping = || penstock.log().contains("shutting down: draining");
-        eventually("the drain starts", Duration::from_secs(5), is_stopping);
+        eventually("the drain starts", SOON, is_stopping);
         penstock.signal(second);
-        penstock.wait_end(Duration::from_secs(5));
+        penstock.wait_end(SOON);
     }
 }
 
@@ -125,8 +127,7 @@ fn second_signal_exits_at_once() {
 fn readiness_fails_before_the_listeners_close() {
     let engine = engine("one", &["m"]);
     let yaml = format!("backends:\n{}", backend(&engine, "models: [m]"));
-    let delay = [("PENSTOCK_SERVER_SHUTDOWN_DELAY", "2s")];
-    let mut penstock = Penstock::start_with(&yaml, &delay);
+    let mut penstock = Penstock::start_with(&yaml, &[("PENSTOCK_SERVER_SHUTDOWN_DELAY", "60s")]);
     let mut kept = Client::connect(penstock.data);
     let mut chat = || {
         kept.send("POST", CHAT, &[], streaming_chat("m", "x").to_string().as_bytes());
@@ -134,36 +135,33 @@ fn readiness_fails_before_the_listeners_close() {
     };
     assert_ne!(chat().header("connection"), Some("close"));
     penstock.signal("TERM");
-    let signalled = Instant::now();
     let is_unready = || penstock.admin("/health/ready").status == 503;
-    eventually("readiness fails", Duration::from_secs(1), is_unready);
+    eventually("readiness fails", SOON, is_unready);
     assert_eq!(penstock.admin("/health/ready").json()["status"], "stopping");
     let response = chat();
     assert_eq!(response.status, 200, "still accepting requests");
     assert_eq!(response.header("connection"), Some("close"), "the client must reconnect");
     assert_eq!(penstock.chat("m").status, 200, "new connections, too");
-    assert!(signalled.elapsed() < Duration::from_secs(2), "within the shutdown delay");
-    let status = penstock.wait_end(Duration::from_secs(10));
-    assert_eq!(status.code(), Some(0));
-    assert!(signalled.elapsed() >= Duration::from_millis(1900), "{:?}", signalled.elapsed());
+    assert!(penstock.log().contains("still accepting requests"), "{}", penstock.log());
+    penstock.signal("TERM");
+    penstock.wait_end(SOON);
 
-    let mut penstock = Penstock::start_with(&yaml, &[("PENSTOCK_SERVER_SHUTDOWN_DELAY", "60s")]);
+    let mut penstock = Penstock::start_with(&yaml, &[("PENSTOCK_SERVER_SHUTDOWN_DELAY", "1s")]);
+    let signalled = Instant::now();
     penstock.signal("TERM");
-    let is_waiting = || penstock.log().contains("still accepting requests");
-    eventually("the shutdown delay starts", Duration::from_secs(5), is_waiting);
-    penstock.signal("TERM");
-    penstock.wait_end(Duration::from_secs(5));
+    assert_eq!(penstock.wait_end(SOON).code(), Some(0));
+    assert!(signalled.elapsed() >= Duration::from_millis(900), "{:?}", signalled.elapsed());
 }
 
 #[test]
 fn admin_port_stays_open_during_the_drain() {
     let (_engine, mut penstock, _client, gate) = stuck("60s");
     penstock.signal("TERM");
-    eventually("new connections are refused", Duration::from_secs(5), || refuses(&penstock));
+    eventually("new connections are refused", SOON, || refuses(&penstock));
     assert_eq!(penstock.admin("/health/live").status, 200);
     assert_eq!(penstock.admin("/health/ready").status, 503);
     assert_eq!(penstock.backend("one")["in_flight"], 1, "the drain is observable");
     assert!(penstock.admin("/metrics").text().contains("penstock_in_flight 1"));
     gate.open();
-    assert_eq!(penstock.wait_end(Duration::from_secs(10)).code(), Some(0));
+    assert_eq!(penstock.wait_end(SOON).code(), Some(0));
 }

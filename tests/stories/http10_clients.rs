@@ -2,21 +2,18 @@
 //! the connection is kept only if they ask for it.
 
 use std::io::Read;
-use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::client::{Client, chat, streaming_chat, timed};
+use crate::support::client::{Client, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Setup, reference};
 
-/// Everything until the other side closes, and how long that takes.
-fn read_to_end(client: &mut Client) -> (String, Duration) {
-    let (read, took) = timed(|| {
-        let mut bytes = Vec::new();
-        client.stream.read_to_end(&mut bytes).unwrap();
-        bytes
-    });
-    (String::from_utf8(read).unwrap(), took)
+/// Reads until the other side closes. The client waits for 20 s: less than `server.keep_alive`
+/// (100 s) and the idle timeout of the admin port (60 s).
+fn read_to_end(client: &mut Client) -> String {
+    let mut bytes = Vec::new();
+    client.stream.read_to_end(&mut bytes).unwrap();
+    String::from_utf8(bytes).unwrap()
 }
 
 fn post(version: &str, fields: &str, body: &str) -> Vec<u8> {
@@ -39,10 +36,9 @@ fn connection_closes_unless_keep_alive_is_requested() {
     ] {
         let mut client = Client::connect(fleet.penstock.data);
         client.send_bytes(request);
-        let (text, took) = read_to_end(&mut client);
+        let text = read_to_end(&mut client);
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
         assert!(text.to_lowercase().contains("\r\nconnection: close\r\n"), "{text}");
-        assert!(took < Duration::from_secs(5), "{took:?}: `server.keep_alive` is 100 s");
     }
 }
 
@@ -58,7 +54,7 @@ fn requested_keep_alive_is_kept() {
         assert_eq!(response.header("connection"), Some("keep-alive"));
     }
     client.send_bytes(b"GET /health HTTP/1.0\r\n\r\n");
-    assert!(read_to_end(&mut client).0.contains("healthy"));
+    assert!(read_to_end(&mut client).contains("healthy"));
 }
 
 #[test]
@@ -67,9 +63,8 @@ fn admin_port_does_the_same() {
     for path in ["/metrics", "/health/live", "/nowhere"] {
         let mut client = Client::connect(fleet.penstock.admin);
         client.send_bytes(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes());
-        let (text, took) = read_to_end(&mut client);
+        let text = read_to_end(&mut client);
         assert!(text.to_lowercase().contains("\r\nconnection: close\r\n"), "{text}");
-        assert!(took < Duration::from_secs(5), "{path}: {took:?}");
     }
     let mut client = Client::connect(fleet.penstock.admin);
     for _ in 0..2 {
@@ -86,7 +81,7 @@ fn streams_end_with_the_connection() {
     for fields in ["", "Connection: keep-alive\r\n"] {
         let mut client = Client::connect(fleet.penstock.data);
         client.send_bytes(&post("HTTP/1.0", fields, &body.to_string()));
-        let (text, _took) = read_to_end(&mut client);
+        let text = read_to_end(&mut client);
         let (head, stream) = text.split_once("\r\n\r\n").unwrap();
         assert_eq!(stream, whole);
         let head = head.to_lowercase();
@@ -102,8 +97,7 @@ fn http11_close_is_obeyed() {
     for fields in ["Connection: close\r\n", "Connection: x-private, Close\r\n"] {
         let mut client = Client::connect(fleet.penstock.data);
         client.send_bytes(&post("HTTP/1.1", fields, &body));
-        let (text, took) = read_to_end(&mut client);
+        let text = read_to_end(&mut client);
         assert!(text.to_lowercase().contains("connection: close"), "{text}");
-        assert!(took < Duration::from_secs(5), "{took:?}");
     }
 }

@@ -121,14 +121,18 @@ fn resident(fleet: &Fleet) -> f64 {
 
 /// The attacker shares the machine with penstock.
 const PAUSE: Duration = Duration::from_millis(2);
-/// The time that a good request may take during an attack.
+/// The limit, in the long run, of the 99th percentile of the time that good requests take during an
+/// attack.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The time after which a connection that should have ended counts as open. The default timeouts of
+/// a head and of a body, 30 s and 60 s, are longer.
+const ENDLESS: Duration = Duration::from_secs(25);
 /// The streams after which a connection must have ended: `limits.http2.resets` and what is under
 /// way.
 const MOST_STREAMS: u32 = 1000;
 
-/// Runs `attack` in a loop while another client sends good requests; checks their latency and
-/// penstock's memory.
+/// Runs `attack` in a loop while another client sends good requests; checks
+/// penstock's memory, and in the long run their latency.
 fn during(fleet: &Fleet, what: &str, attack: impl Fn() + Sync) {
     assert_eq!(fleet.chat().status, 200);
     let before = resident(fleet);
@@ -333,7 +337,8 @@ fn unfinished_frames_time_out() {
                 raw.write(start);
                 raw.0.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
                 let mut scrap = [0; 1024];
-                while started.elapsed() < Duration::from_secs(15) {
+                loop {
+                    assert!(started.elapsed() < ENDLESS, "{what} is not cut off");
                     match raw.0.read(&mut scrap) {
                         Ok(0) => break,
                         Ok(_) => {}
@@ -344,7 +349,6 @@ fn unfinished_frames_time_out() {
                     }
                 }
                 let took = started.elapsed();
-                assert!(took < Duration::from_secs(10), "{what} lasted {took:?}");
                 assert!(took >= Duration::from_secs(1), "{what} had only {took:?}");
             });
         }
@@ -451,7 +455,7 @@ fn revoked_client_ca_closes_connections() {
         if stream.write_all(&request(number)).is_err() || !is_open(&mut stream) {
             break;
         }
-        assert!(started.elapsed() < Duration::from_secs(15), "request {number} is still accepted");
+        assert!(started.elapsed() < ENDLESS, "request {number} is still accepted");
     }
     fleet.wait_metric("penstock_connections_closed_total{reason=\"ca_revoked\"}", 1.0);
     fleet.wait_metric("penstock_requests_total{", 1.0);

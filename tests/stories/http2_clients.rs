@@ -1,7 +1,7 @@
 //! HTTP/2 clients are served like HTTP/1.1 clients: the same bytes, limits, timeouts and errors,
 //! and a failure affects only its own stream.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use h2::Reason;
 use penstock_mock::{Cut, Fault, Pace};
@@ -294,7 +294,6 @@ fn shutdown_finishes_streams_and_sends_goaway() {
     assert_eq!(idle.get("/health").status, 200);
     let mut stream = busy.begin_response(CHAT, &streaming_chat("m", "hello"));
     stream.read_some().unwrap().expect("an event");
-    let started = Instant::now();
     fleet.penstock.signal("TERM");
     eventually("the idle connection is closed", SOON, || idle.is_over());
     let (response, end) = stream.read();
@@ -302,7 +301,8 @@ fn shutdown_finishes_streams_and_sends_goaway() {
     assert!(response.text().ends_with("data: [DONE]\n\n"), "{}", response.text());
     eventually("and then the busy one", SOON, || busy.is_over());
     assert_eq!(fleet.penstock.wait_end(SOON).code(), Some(0));
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    let log = fleet.penstock.log();
+    assert!(log.contains("drained, exiting"), "it ended before the timeout cut it: {log}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use penstock_mock::Pace;
 use rustls::ClientConfig;
@@ -14,7 +14,7 @@ use rustls::pki_types::ServerName;
 use serde_json::json;
 
 use crate::support::certificates::{Authority, Issued, Secured, secure};
-use crate::support::client::{Client, chat, streaming_chat, timed};
+use crate::support::client::{Client, chat, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, SOON, Setup};
 use crate::support::http2::{End, Http2};
 use crate::support::penstock::scratch;
@@ -223,32 +223,31 @@ fn unfinished_handshake_times_out() {
     let authority = Authority::new("the authority");
     let setup = Setup { sections: "limits: { header_timeout: 1s }", ..Setup::default() };
     let (fleet, address) = start(&tls(&authority.issue("localhost"), ""), setup);
-    let started = Instant::now();
+    // The client waits for 20 s, the default of the timeout is 30 s.
     for first in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
         let mut silent = Client::connect(address);
         silent.send_bytes(first);
         assert!(silent.read_raw().is_ok_and(|bytes| bytes.is_empty()), "it is closed");
     }
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     fleet.wait_metric("penstock_connections_closed_total{reason=\"too_slow\"}", 2.0);
 }
 
 #[test]
 fn connections_over_the_limit_get_503_over_tls() {
     let authority = Authority::new("the authority");
-    let setup = Setup { sections: "limits: { connections: 4 }", ..Setup::default() };
+    let setup =
+        Setup { sections: "limits: { connections: 4, header_timeout: 100s }", ..Setup::default() };
     let (fleet, address) = start(&tls(&authority.issue("localhost"), ""), setup);
     let held: Vec<Client> = (0..4).map(|_| Client::connect(fleet.penstock.data)).collect();
     fleet.wait_metric("penstock_connections", 4.0);
     let config = authority.client(&["http/1.1"], None);
     let send_once = || secure(address, &config).and_then(|mut stream| send_chat(&mut stream, ""));
     for _ in 0..20 {
-        let (response, took) = timed(|| send_once().unwrap());
+        let response = send_once().unwrap();
         assert!(response.starts_with("HTTP/1.1 503"), "{response}");
         assert!(
             response.contains("too_many_connections") && response.contains("retry-after: 1\r\n")
         );
-        assert!(took < Duration::from_secs(1), "{took:?}");
     }
     let client = Http2::connect_tls(address, "localhost", authority.client(&["h2"], None));
     let response = client.post(CHAT, &chat("m", "hello"));
@@ -259,13 +258,11 @@ fn connections_over_the_limit_get_503_over_tls() {
         None,
         "the connection ends without an error"
     );
-    // Only some that never finish a handshake are waited for, and not for long.
-    let started = Instant::now();
+    // Only some that never finish a handshake are waited for, and not until the timeout of one.
     let mut crowd: Vec<Client> = (0..100).map(|_| Client::connect(address)).collect();
     for client in &mut crowd {
         assert!(client.read_raw().is_ok_and(|bytes| bytes.is_empty()), "it is closed");
     }
-    assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
     assert!(fleet.metric("penstock_errors_total{code=\"too_many_connections\"") > 120.0);
     assert_eq!(fleet.requests(), 0);
     drop(held);

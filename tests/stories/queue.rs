@@ -3,12 +3,11 @@
 
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use penstock_mock::{Fault, Gate, MockEngine};
 use serde_json::{Value, json};
 
-use crate::support::client::{Client, Response, chat, request, streaming_chat, timed};
+use crate::support::client::{Client, Response, chat, request, streaming_chat};
 use crate::support::fleet::{CHAT, Fleet, Leave, SOON, Setup, yaml};
 use crate::support::{block_on, eventually};
 
@@ -115,9 +114,8 @@ fn full_queue_and_long_waits_end_in_every_dialect() {
         fleet.wait_metric("penstock_queue_requests{model=\"m\"", 1.0);
         let full = request(data, "POST", path, &[JSON], body.as_bytes());
         assert_eq!(full.status, 503, "{}", full.text());
-        let (late, took) = timed(|| client.read_response().unwrap());
+        let late = client.read_response().unwrap();
         assert_eq!(late.status, 504, "{}", late.text());
-        assert!(took < Duration::from_secs(5), "{took:?}");
         for response in [&full, &late] {
             let wait: u64 = response.header("retry-after").unwrap().parse().unwrap();
             assert!((1..=120).contains(&wait));
@@ -326,22 +324,16 @@ fn queued_requests_get_503_when_no_backend_is_healthy() {
     let mut waiting: Vec<Client> = (0..5).map(|n| line_up(&fleet, &format!("{n}"), &[])).collect();
     let admin = |path: &str| request(fleet.penstock.admin, "POST", path, &[], b"").status;
     assert_eq!(admin("/backends/a/drain"), 200);
-    let ((), took) = timed(|| {
-        for client in &mut waiting {
-            let response = client.read_response().unwrap();
-            let error = (response.status, response.error_code());
-            assert_eq!(error, (503, "no_healthy_backend".to_owned()), "{}", response.text());
-            assert!(response.header("retry-after").is_some());
-        }
-    });
-    assert!(took < Duration::from_secs(5), "{took:?}");
-    let (response, took) = timed(|| {
-        let mut client = Client::connect(fleet.penstock.data);
-        client.send("POST", CHAT, &[JSON], chat("m", "new").to_string().as_bytes());
-        client.read_response().unwrap()
-    });
-    assert_eq!(response.status, 503);
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    for client in &mut waiting {
+        let response = client.read_response().unwrap();
+        let error = (response.status, response.error_code());
+        assert_eq!(error, (503, "no_healthy_backend".to_owned()), "{}", response.text());
+        assert!(response.header("retry-after").is_some());
+    }
+    let response = fleet.chat();
+    let error = (response.status, response.error_code());
+    assert_eq!(error, (503, "no_healthy_backend".to_owned()), "{}", response.text());
+    assert_eq!(ended(&fleet, "refused"), 5.0, "the last one does not wait");
     gate.open();
     ok(&mut first);
     nothing_is_left(&fleet);

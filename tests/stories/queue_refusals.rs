@@ -9,7 +9,7 @@ use penstock_mock::{Fault, Gate};
 use super::queue::{QUEUE, ended, line_up, nothing_is_left, occupy, ok};
 use crate::support::block_on;
 use crate::support::client::{Response, chat, request, timed};
-use crate::support::fleet::{FAULTS_FORGOTTEN, Fleet, Setup};
+use crate::support::fleet::{FAULTS_FORGOTTEN, Fleet, Setup, find_metric};
 
 fn refusal(status: u16, retry_after: Option<&str>) -> Fault {
     Fault::Status {
@@ -24,6 +24,12 @@ fn retry_after(response: &Response) -> u64 {
     response.header("retry-after").unwrap().parse().unwrap()
 }
 
+/// The number of requests that waited in the queue.
+fn waits(fleet: &Fleet) -> f64 {
+    let count = "penstock_queue_wait_seconds_count{model=\"m\"}";
+    find_metric(&fleet.penstock, count).unwrap_or(0.0)
+}
+
 #[test]
 fn refused_request_waits_and_is_served() {
     for status in [429, 503] {
@@ -34,7 +40,7 @@ fn refused_request_waits_and_is_served() {
         assert_eq!(response.status, 200, "{}", response.text());
         assert!(took >= Duration::from_secs(1), "{took:?} is shorter than a cooldown");
         assert_eq!(fleet.a().counters().requests, 2);
-        assert_eq!(ended(&fleet, "served").round(), 1.0);
+        assert_eq!((ended(&fleet, "served"), waits(&fleet)), (1.0, 1.0));
         nothing_is_left(&fleet);
     }
 }
@@ -46,9 +52,9 @@ fn refusals_are_no_retries() {
     let fleet = Fleet::start(3, setup);
     fleet.a().script([refusal(503, None)]);
     fleet.b().script([refusal(503, None)]);
-    let (response, took) = timed(|| fleet.chat());
+    let response = fleet.chat();
     assert_eq!(response.status, 200, "{}", response.text());
-    assert!(took < Duration::from_secs(1), "{took:?}");
+    assert_eq!(waits(&fleet), 0.0, "a cooldown is not waited for");
     assert_eq!(fleet.c().counters().requests, 1);
 }
 
@@ -64,7 +70,6 @@ fn rate_limits_are_met_once_per_cooldown() {
     assert_eq!(response.error_code(), "busy", "the backend's own words");
     assert_eq!(response.header("retry-after"), Some("1"));
     assert!(took >= Duration::from_secs(2), "{took:?}: it waited");
-    assert!(took < Duration::from_secs(8), "{took:?}");
     let [a, b] = [fleet.a(), fleet.b()].map(|engine| engine.counters().requests);
     assert!(a + b >= 3, "{a} and {b}: it came back after a cooldown");
     assert!(a <= 4 && b <= 4, "{a} and {b}: no more than one per cooldown of a second");
@@ -122,10 +127,10 @@ fn long_cooldown_is_a_refusal_at_once() {
     for status in [429, 503] {
         let fleet = Fleet::start(1, Setup { sections: QUEUE, ..Setup::default() });
         fleet.a().script([refusal(status, Some("40"))]);
-        let (response, took) = timed(|| fleet.chat());
+        let response = fleet.chat();
         assert_eq!((response.status, retry_after(&response)), (status, 40));
         assert_eq!(response.error_code(), "busy");
-        assert!(took < Duration::from_secs(5), "{took:?}");
+        assert_eq!(waits(&fleet), 0.0, "it is refused without a wait");
         fleet.wait_idle();
     }
 }
@@ -135,12 +140,12 @@ fn wait_after_refusals_ends_in_time() {
     let sections = "queue: { size: 100, timeout: 1500ms }";
     let fleet = Fleet::start(1, Setup { sections, ..Setup::default() });
     fleet.a().script((0..50).map(|_| refusal(503, None)));
-    let (response, took) = timed(|| fleet.chat());
+    let response = fleet.chat();
     // As long as a cooldown may end in time, the request waits for it. After that, the client gets
     // the backend's refusal.
     assert!(matches!(response.status, 503 | 504), "{}", response.text());
-    assert!(took < Duration::from_secs(4), "{took:?}: one wait for all attempts");
-    assert!(fleet.a().counters().requests <= 3, "{}", fleet.a().counters().requests);
+    let requests = fleet.a().counters().requests;
+    assert!(requests <= 3, "{requests}: one wait for all attempts");
     nothing_is_left(&fleet);
 }
 
@@ -192,13 +197,14 @@ fn failures_are_retried_no_more_than_configured() {
 /// The slot is taken by a request for another model, which may take its time.
 #[test]
 fn total_timeout_of_a_model_ends_its_wait() {
-    let sections = "queue: { size: 5, timeout: 20s }\nmodels: { m: { timeouts: { total: 1s } } }";
+    let sections = "queue: { size: 5, timeout: 100s }\nmodels: { m: { timeouts: { total: 1s } } }";
     let setup = Setup { sections, backend: "max_in_flight: 1", ..Setup::default() };
     let fleet = Fleet::of(&["m, n"], setup);
     let (gate, mut first) = occupy(&fleet, fleet.a(), "n");
-    let (response, took) = timed(|| fleet.chat());
+    // The client waits for 20 s, `queue.timeout` is 100 s.
+    let response = fleet.chat();
     assert_eq!((response.status, &*response.error_code()), (504, "queue_timeout"));
-    assert!(retry_after(&response) > 0 && took < Duration::from_secs(10), "{took:?}");
+    assert!(retry_after(&response) > 0);
     assert_eq!(ended(&fleet, "timed_out").round(), 1.0);
     assert_eq!(fleet.a().counters().requests, 1, "its prompt was not sent");
     gate.open();

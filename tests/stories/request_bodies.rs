@@ -1,18 +1,16 @@
 //! Bodies in every framing: sizes at and above the limit, chunked ones, `Expect`, several on one
 //! connection. What is refused gets a readable error and is never parsed as another request.
 
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::request_validation::{CHAT, assert_openai_error, send, start};
-use crate::support::client::{Client, chat, timed};
-use crate::support::pace::best_of;
+use crate::support::client::{Client, chat};
 
 #[test]
-fn depth_bombs_are_cheap() {
+fn depth_bombs_are_refused_after_a_few_bytes() {
     let (engine, penstock) = start("");
     let million = 1_000_000;
     for bomb in [
@@ -23,11 +21,13 @@ fn depth_bombs_are_cheap() {
     ] {
         for frame in ["{\"model\":\"m\",\"messages\":@}", "{\"model\":\"m\",\"tools\":@}", "@"] {
             let body = frame.replace('@', &bomb);
-            best_of(5, Duration::from_millis(100), || {
-                let (response, took) = timed(|| send(&penstock, body.as_bytes()));
-                assert_eq!(response.status, 400, "{}", response.text());
-                took
-            });
+            let response = send(&penstock, body.as_bytes());
+            assert_eq!(response.status, 400, "{}", response.text());
+            let message = response.json()["error"]["message"].to_string();
+            let (_, offset) =
+                message.rsplit_once(" at byte ").unwrap_or_else(|| panic!("{message}"));
+            let digits: String = offset.chars().take_while(char::is_ascii_digit).collect();
+            assert!(digits.parse::<usize>().unwrap() < 1000, "{message}");
         }
     }
     let fits = |depth: usize| {
@@ -269,7 +269,6 @@ fn unread_bodies_are_not_parsed_as_requests() {
 #[test]
 fn missing_body_times_out() {
     let (engine, penstock) = start("limits: { body_read_timeout: 1s, header_timeout: 1s }");
-    let started = Instant::now();
     let mut slow_body = Client::connect(penstock.data);
     slow_body.send_bytes(
         format!("POST {CHAT} HTTP/1.1\r\nhost: t\r\ncontent-length: 100\r\n\r\n{{").as_bytes(),
@@ -278,8 +277,10 @@ fn missing_body_times_out() {
     slow_head.send_bytes(b"POST /v1/chat/completions HTTP/1.1\r\nhost: t\r\n");
     let response = slow_body.read_response().unwrap();
     assert_openai_error(&response, 408, "body_timeout", "slow body");
-    let rest = slow_head.read_raw().unwrap_or_default();
-    assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "closed, or a 408");
-    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
+    // The client waits for 20 s, the defaults of the timeouts are 30 s and 60 s.
+    match slow_head.read_raw() {
+        Ok(rest) => assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 408"), "{rest:?}"),
+        Err(error) => assert_ne!(error.kind(), ErrorKind::WouldBlock, "it is still open"),
+    }
     assert_eq!(engine.counters().requests, 0);
 }

