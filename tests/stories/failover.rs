@@ -12,7 +12,7 @@ use socket2::SockRef;
 
 use crate::support::block_on;
 use crate::support::client::{chat, streaming_chat, timed};
-use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, Setup, engine, name, reference};
+use crate::support::fleet::{CHAT, FAULTS_FORGOTTEN, Fleet, SOON, Setup, engine, name, reference};
 use crate::support::pace::pause_between_readings;
 use crate::support::penstock::Penstock;
 
@@ -354,7 +354,7 @@ fn retry_budget_runs_out_and_refills() {
     assert!(statuses.contains(&500), "a refusal is relayed when the budget is spent");
     assert_eq!(fleet.b().counters().requests, retried);
     let refilled = || fleet.chat().status == 200;
-    crate::support::eventually("a second earns a retry", Duration::from_secs(4), refilled);
+    crate::support::eventually("a second earns a retry", SOON, refilled);
 
     let none = "retry_5xx: true, retry_budget: { ratio: 0.0, per_second: 0 }";
     let fleet = Fleet::start(2, Setup { routing: none, ..Setup::default() });

@@ -6,6 +6,7 @@ use std::path::Path;
 use penstock_mock::{EngineModel, Flavour, MockEngine, MockSpec};
 use serde_json::{Value, json};
 
+use super::key_store::SOON;
 use crate::support::client::{Response, chat, request};
 use crate::support::command::run;
 use crate::support::engines::{engine, start};
@@ -69,9 +70,7 @@ fn converted_configuration_of_litellm_serves_its_keys() {
     assert_eq!(made["models"], json!(["gpt-*", "llama*"]));
     assert_eq!(made["limits"], json!({"requests_per_minute": 300}));
     let new = made["key"].as_str().unwrap();
-    crate::support::eventually("the new key", std::time::Duration::from_secs(3), || {
-        send(&penstock, new, "gpt-4").status == 200
-    });
+    crate::support::eventually("the new key", SOON, || send(&penstock, new, "gpt-4").status == 200);
     for key in [new, "sk-old-key"] {
         for model in ["gpt-4", "gpt-4o-mini", "llama3:70b", "llama3:8b"] {
             let response = send(&penstock, key, model);

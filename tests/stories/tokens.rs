@@ -7,6 +7,7 @@ use penstock_mock::MockEngine;
 use serde_json::{Value, json};
 
 use super::client_keys::{assert_refused, send};
+use super::key_store::SOON;
 use crate::support::client::{Response, request};
 use crate::support::command::run;
 use crate::support::engines::{backend, engine};
@@ -252,7 +253,7 @@ fn revoked_tokens_end_at_once_here_and_soon_elsewhere() {
     let made = revoke(json!({ "jti": "a", "issuer": ISSUER, "expires_at": expires }));
     assert_eq!((made.status, &made.json()["expires_at"]), (201, &json!(expires)));
     assert_refused(&penstock, &first, 401, "key_revoked", "token was revoked");
-    eventually("the other one knows", Duration::from_secs(2), || status(&other, &first) == 401);
+    eventually("the other one knows", SOON, || status(&other, &first) == 401);
     let made = revoke(json!({ "jti": "b", "issuer": "https://other.example" }));
     let warning = made.json()["warning"].as_str().unwrap_or_default().to_owned();
     assert!(warning.contains("'issuer' names 'https://other.example'"), "{warning}");
@@ -266,7 +267,7 @@ fn revoked_tokens_end_at_once_here_and_soon_elsewhere() {
     let ran =
         run(["keys", "revoke-token", "--jti", "c", "--expires", "1h", "--store", &path].iter());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    eventually("the command counts", Duration::from_secs(2), || status(&penstock, &third) == 401);
+    eventually("the command counts", SOON, || status(&penstock, &third) == 401);
     let listed = run(["keys", "revoked-tokens", "--json", "--store", &path].iter());
     let listed: Value = serde_json::from_str(&listed.stdout).unwrap();
     let listed = listed["revoked_tokens"].as_array().unwrap();
@@ -312,7 +313,7 @@ fn revocations_are_taken_back() {
     assert_eq!(status(&penstock, &token), 200, "the jti of another issuer");
     let (code, said) = command(&["revoke-token", "--jti", "a b/c", "--issuer", ISSUER]);
     assert_eq!((code, &*said), (Some(0), ""));
-    eventually("it is revoked", Duration::from_secs(2), || status(&penstock, &token) == 401);
+    eventually("it is revoked", SOON, || status(&penstock, &token) == 401);
     // It was not revoked for every issuer.
     let (code, said) = command(&["restore-token", "--jti", "a b/c"]);
     assert!(code == Some(1) && said.contains("for every issuer"), "{said}");
@@ -329,9 +330,7 @@ fn revocations_are_taken_back() {
     assert!(metric(&penstock, "penstock_revoked_tokens 1"));
     let (code, said) = command(&["restore-token", "--jti", "a b/c", "--issuer", "https://typo"]);
     assert_eq!(code, Some(0), "{said}");
-    eventually("none is left", Duration::from_secs(2), || {
-        metric(&penstock, "penstock_revoked_tokens 0")
-    });
+    eventually("none is left", SOON, || metric(&penstock, "penstock_revoked_tokens 0"));
 }
 
 #[test]
@@ -349,9 +348,9 @@ fn file_of_keys_is_read_again() {
     assert_eq!(status(&penstock, &old.token(&claims)), 200);
     std::fs::write(&file, key_set(&[&new])).unwrap();
     let token = new.token(&claims);
-    eventually("the file is read", Duration::from_secs(7), || status(&penstock, &token) == 200);
+    eventually("the file is read", KEYS_SOON, || status(&penstock, &token) == 200);
     std::fs::write(&file, "half a docu").unwrap();
-    eventually("the half is refused", Duration::from_secs(7), || {
+    eventually("the half is refused", KEYS_SOON, || {
         penstock.log().contains("the provider's keys cannot be fetched, the last ones stay")
     });
     assert_eq!(status(&penstock, &token), 200, "the last keys stay");
