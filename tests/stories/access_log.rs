@@ -15,7 +15,7 @@ use crate::support::fleet::{CHAT, Leave, begin, read_until};
 use crate::support::penstock::{Penstock, binary, scratch};
 use crate::support::{eventually, free_address};
 
-const SOON: Duration = Duration::from_secs(5);
+const SOON: Duration = Duration::from_secs(10);
 
 /// A configuration section for an access log, and its path.
 fn log_to(more: &str) -> (String, PathBuf) {

@@ -16,7 +16,7 @@ use super::{block_on, eventually};
 pub const CHAT: &str = "/v1/chat/completions";
 
 /// Long enough for whatever happens soon, also on a busy machine.
-pub const SOON: Duration = Duration::from_secs(5);
+pub const SOON: Duration = Duration::from_secs(15);
 
 /// Keys of `health` with which a fault keeps no later request away from its backend.
 pub const FAULTS_FORGOTTEN: &str = "interval: 60s, unhealthy_interval: 60s, fast_interval: 60s, \
