@@ -147,7 +147,8 @@ impl Router {
     }
 
     /// Returns the line in which a refused request waits for [`Self::openings`]. Models on the same
-    /// backends share one: a slot that is promised to one of them is not there for another.
+    /// backends share one: a slot that is promised to one of them is not there for another. Lines
+    /// that have only some backends in common share those (`admission::returns`).
     pub fn return_line<'a>(&'a self, input: &RouteInput<'a>, in_chain: bool) -> ReturnLine<'a> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut backends = BackendSet::default();
