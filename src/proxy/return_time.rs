@@ -20,9 +20,8 @@ pub(crate) fn return_time(
     error: &RouteError,
 ) -> Option<Duration> {
     match error {
-        RouteError::ObjectiveMissed { wait, together, .. } => {
-            let interval = Duration::from_secs(1) / (*together).max(1);
-            let openings = Openings::at_rate(*wait, interval);
+        RouteError::ObjectiveMissed { wait, interval, .. } => {
+            let openings = Openings::at_rate(*wait, *interval);
             let tried = BackendSet::default();
             let input = route_input(view, &tried, None);
             let line = view.ctx.generation.router.return_line(&input, false);

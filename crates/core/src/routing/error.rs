@@ -132,8 +132,8 @@ pub enum RouteError {
         /// The time until it would be sent if nothing else arrives: a backend meets them or is
         /// idle.
         wait: Duration,
-        /// The number of such requests that could be served together then.
-        together: u32,
+        /// The time between two such requests that could be served from then on.
+        interval: Duration,
         /// True if an idle backend would meet them.
         can_be_met: bool,
     },

@@ -91,7 +91,7 @@ impl ScoreRecord {
         let uncached = self.prompt_blocks.saturating_sub(self.matched_blocks);
         // A first token takes the waits, the prefill and a decode step. Without the last one and
         // half of the prefill, most of the prompt is computed.
-        let least = match self.prediction.filter(|one| one.is_trusted) {
+        let least = match self.prediction.filter(|one| one.first_tokens >= 1.0) {
             Some(one) => f64::from(one.ttft - one.decode - one.prefill / 2.0),
             None => f64::from(uncached) * f64::from(self.block_tokens) / MAX_PREFILL_TOKENS_PER_MS,
         };

@@ -255,7 +255,7 @@ impl Router {
             predicted_ms: whole_ms(prediction.ttft_p90.into()),
             per_token_ms: whole_ms(prediction.tpot.into()),
             wait: awaited.wait(),
-            together: awaited.together,
+            interval: awaited.interval,
             can_be_met: awaited.until_met.is_some(),
         })
     }

@@ -60,7 +60,7 @@ impl World<'_> {
                 predicted_ms: 0,
                 per_token_ms: 0,
                 wait: Duration::ZERO,
-                together: 0,
+                interval: Duration::ZERO,
                 can_be_met: false,
             });
         }

@@ -51,6 +51,9 @@ pub struct ServiceTime {
     pub p90: Duration,
 }
 
+/// The shortest time that a request takes an idle backend for.
+const MIN_INTERVAL: Duration = Duration::from_millis(1);
+
 /// The estimated wait of a request that is refused now, if nothing else arrives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Awaited {
@@ -58,15 +61,16 @@ pub(super) struct Awaited {
     pub(super) until_met: Option<Duration>,
     /// The time until one is idle: an idle backend refuses none.
     pub(super) until_idle: Duration,
-    /// The number of such requests that could be served together after that, in whole seconds.
-    pub(super) together: u32,
+    /// The time between two such requests that could be served one after the other from then on.
+    pub(super) interval: Duration,
 }
 
 impl Awaited {
     /// Examines all backends that could take the request: the picked one may be too slow although
     /// another is free in a moment.
     pub(super) fn of(input: &RouteInput<'_>, model: ModelId) -> Self {
-        let mut soonest = Self { until_met: None, until_idle: MAX_LOOKAHEAD, together: 0 };
+        let mut soonest =
+            Self { until_met: None, until_idle: MAX_LOOKAHEAD, interval: Duration::from_secs(1) };
         let Some(model) = input.fleet.model(model) else { return soonest };
         let rows = || {
             let rows = filters::rejections(input, model).zip(&model.serving);
@@ -87,6 +91,13 @@ impl Awaited {
             let idle = row.time_until_idle(&shape, input.now).max(cooldown);
             soonest.until_idle = soonest.until_idle.min(idle);
         }
+        if soonest.until_met.is_none() {
+            // Each takes an idle backend, which is idle again at its end.
+            let usual = |row: &Serving| row.usual_duration().unwrap_or(soonest.until_idle);
+            let rates = rows().map(|(row, ..)| 1.0 / usual(row).max(MIN_INTERVAL).as_secs_f64());
+            let interval = Duration::try_from_secs_f64(1.0 / rates.sum::<f64>());
+            return Self { interval: interval.unwrap_or(MAX_LOOKAHEAD), ..soonest };
+        }
         // `Retry-After` has whole seconds.
         let wait = whole_seconds(soonest.wait());
         let met =
@@ -94,7 +105,8 @@ impl Awaited {
                 true => row.met_together(&shape, &input.objectives, wait, input.now),
                 false => 0,
             };
-        soonest.together = rows().map(met).sum();
+        let together: u32 = rows().map(met).sum();
+        soonest.interval = Duration::from_secs(1) / together.max(1);
         soonest
     }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use penstock_api::Operation;
 use penstock_scan::{ScanOptions, Usage, scan};
+use penstock_scoring::PredictedLatency;
 
 use super::weighted::{PREFIX, chat, prompt, route};
 use super::{Fleet, alike};
@@ -83,6 +84,30 @@ fn prompt_whose_client_left_before_it_was_computed_is_withdrawn() {
         let expected = if is_withdrawn { shared } else { scores.prompt_blocks };
         assert_eq!(scores.matched_blocks, expected, "output: {has_output}, {took:?}");
         assert!(shared > 10 && shared + 10 < scores.prompt_blocks, "{shared}");
+    }
+}
+
+#[test]
+fn learned_speed_of_an_engine_shows_whether_a_prompt_was_computed() {
+    let body = chat("m", &prompt(1), "x");
+    let slow = PredictedLatency { ttft: 3000.0, prefill: 2800.0, ..PredictedLatency::default() };
+    let has_shown = PredictedLatency { first_tokens: 1.0, ..slow };
+    for (prediction, millis, is_withdrawn) in
+        [(slow, 400, false), (has_shown, 400, true), (has_shown, 2000, false)]
+    {
+        let mut fleet = Fleet::of(&format!("{PREFIX}{}", alike(1, "m")));
+        let (_, mut decision) = route(&mut fleet, &body);
+        decision.scores.as_mut().unwrap().prediction = Some(prediction);
+        let topology = fleet.live.topology();
+        let event = AttemptEnded {
+            outcome: Outcome::Cancel,
+            has_output: false,
+            took: Duration::from_millis(millis),
+            ..ended(&fleet, &topology, &decision)
+        };
+        PrefixObserver.attempt_ended(&event);
+        let matched = route(&mut fleet, &body).1.scores.unwrap().matched_blocks;
+        assert_eq!(matched == 0, is_withdrawn, "{millis} ms, {prediction:?}");
     }
 }
 

@@ -252,7 +252,7 @@ fn refused_request_comes_back_when_its_objective_can_be_met() {
     let topology = fleet.live.topology();
     let predictor = topology.models()[0].serving[0].model_state.predictor();
     let backlog = predictor.estimate(&SENT, NOW.0 as f64).prediction.backlog_us / 1e6;
-    let seconds = |wait: Result<(), Duration>| wait.unwrap_err().as_secs_f64();
+    let seconds = |wait: Result<_, (Duration, _)>| wait.unwrap_err().0.as_secs_f64();
     let soon = seconds(wait_of(&mut fleet, backlog * 500.0));
     let later = seconds(wait_of(&mut fleet, 500.0));
     assert!(soon < later && (0.5..1.5).contains(&(later / backlog)), "{soon} {later} {backlog}");
@@ -285,8 +285,16 @@ fn idle_backend_refuses_none() {
         "too slow as it seems, but nothing else would show it"
     );
     let _ticket = send(&fleet, SENT, None);
-    let until_idle = wait_of(&mut fleet, 5.0).unwrap_err();
+    let took = Duration::from_millis(3200);
+    let topology = fleet.live.topology();
+    let durations = &topology.models()[0].serving[0].latency.durations;
+    (0..30).for_each(|_| durations.learn(took));
+    let (until_idle, interval) = wait_of(&mut fleet, 5.0).unwrap_err();
     assert!(until_idle > Duration::ZERO, "it has a request until then");
+    assert!(
+        (0.9..1.2).contains(&(interval.as_secs_f64() / 3.2)),
+        "each needs it idle: {interval:?}"
+    );
 }
 
 #[test]
@@ -316,13 +324,14 @@ fn objective_that_leaves_no_room_for_a_second_stream_keeps_none_away() {
     assert!(fleet.route(ask).is_ok(), "nor does it hold up those behind it in a queue");
 }
 
-/// Routes a sheddable request; the error is the wait that it gets if its objective is missed.
-fn wait_of(fleet: &mut Fleet, ttft_ms: f64) -> Result<(), Duration> {
+/// Routes a sheddable request; the error is the wait that it gets if its objective is missed, and
+/// the time to the next one.
+fn wait_of(fleet: &mut Fleet, ttft_ms: f64) -> Result<(), (Duration, Duration)> {
     let objectives = Objectives { ttft_ms: Some(ttft_ms), priority: -1, ..Objectives::default() };
     let ask = TestRequest { streaming: true, objectives, ..TestRequest::of("m") };
     match fleet.route(ask) {
         Ok(_decision) => Ok(()),
-        Err(RouteError::ObjectiveMissed { wait, .. }) => Err(wait),
+        Err(RouteError::ObjectiveMissed { wait, interval, .. }) => Err((wait, interval)),
         Err(other) => panic!("{other}"),
     }
 }
