@@ -7,7 +7,7 @@ use std::sync::Arc;
 use penstock_api::{ErrorCode, Operation};
 use penstock_clock::now;
 use penstock_core::fleet::{BackendId, BackendSet, Health, Openings, Topology};
-use penstock_core::routing::PolicyScope;
+use penstock_core::routing::{PolicyScope, ReturnLine};
 
 use crate::direct::{DirectTerms, attempt_directly, decide_for, end_directly, final_end};
 use crate::downstream::body::HeldBody;
@@ -84,8 +84,8 @@ fn unserved(proxy: &Proxy, fleet: &Topology, scope: &PolicyScope, id: &str) -> O
     // Such a backend exists, and only cannot be reached now: a 404 would be final for the client.
     if may_be_stored || !fleet.is_complete() {
         let message = "No healthy backend serves stored responses";
-        let wait = || proxy.returns.after_backends(backends, None, &openings, now);
-        let wait = (!backends.is_empty()).then(wait);
+        let line = ReturnLine::Backends(backends);
+        let wait = (!backends.is_empty()).then(|| proxy.returns.after(line, None, &openings, now));
         return OwnError::new(ErrorCode::NoHealthyBackend, message).after_known(wait);
     }
     let message = format!("Response '{id}' not found: no backend stores responses");

@@ -25,7 +25,7 @@ pub(crate) fn return_time(
             let tried = BackendSet::default();
             let input = route_input(view, &tried, None);
             let line = view.ctx.generation.router.return_line(&input, false);
-            Some(after(proxy, line, fingerprint(view), &openings))
+            Some(proxy.returns.after(line, fingerprint(view), &openings, input.now))
         }
         RouteError::FallbackChainExhausted { .. } => time_of_room(proxy, view, true),
         RouteError::Saturated { .. }
@@ -55,19 +55,7 @@ pub(crate) fn time_of_room(
     let router = &view.ctx.generation.router;
     let openings = router.openings(&input, in_chain)?;
     let line = router.return_line(&input, in_chain);
-    Some(after(proxy, line, fingerprint(view), &openings))
-}
-
-fn after(
-    proxy: &Proxy,
-    line: ReturnLine<'_>,
-    request: Option<Fingerprint>,
-    openings: &Openings,
-) -> Duration {
-    match line {
-        ReturnLine::Backends(set) => proxy.returns.after_backends(set, request, openings, now()),
-        ReturnLine::Model(name) => proxy.returns.after(name, request, openings, now()),
-    }
+    Some(proxy.returns.after(line, fingerprint(view), &openings, input.now))
 }
 
 /// The wait after which a request for the backend of a decision finds room there; `None` if it is
@@ -84,7 +72,7 @@ pub(crate) fn time_of_backend(
     backends.insert(serving.id);
     let now = now();
     let openings = serving.openings(&backend.config.health, now);
-    Some(proxy.returns.after_backends(backends, request, &openings, now))
+    Some(proxy.returns.after(ReturnLine::Backends(backends), request, &openings, now))
 }
 
 /// Identifies a request that its client sends again; `None` once its body is released.

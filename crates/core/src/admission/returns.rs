@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use penstock_api::units::{Timestamp, to_micros};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::fleet::{BackendSet, MAX_WAIT_S, Openings};
+use crate::fleet::{MAX_WAIT_S, Openings};
 
 /// The length of a tick in microseconds: returns are remembered by ticks.
 const TICK_US: u64 = 250_000;
@@ -30,8 +30,6 @@ const COMPARED_BYTES: usize = 16 * 1024;
 /// The most lines whose returns are remembered; beyond that those without returns to come are
 /// forgotten, or all.
 const MAX_LINES: usize = 1024;
-/// The most lines with some of its backends that a line shares them with.
-const MAX_OVERLAPS: usize = 32;
 
 /// Identifies a request that its client sends again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,8 +58,6 @@ struct Promise {
 /// The returns to come in one line.
 #[derive(Debug, Default)]
 struct Returns {
-    /// The backends that have the openings; none for the limit of a client.
-    backends: BackendSet,
     /// The tick since the start that the first entry of `counts` belongs to.
     first: u64,
     /// The number of returns in each tick.
@@ -71,40 +67,29 @@ struct Returns {
 }
 
 impl Returns {
-    /// Forgets the returns up to a tick. They have come, or are about to: the openings are what
-    /// they leave.
-    fn advance(&mut self, now: u64) {
+    /// Takes the first opening that no earlier return needs. Returns the seconds until then.
+    fn take(&mut self, now: u64, request: Option<Fingerprint>, openings: &Openings) -> u64 {
+        // Those of this tick have come, or are about to: the openings are what they leave.
         while self.first <= now && self.counts.pop_front().is_some() {
             self.first += 1;
         }
         if self.counts.is_empty() {
             self.first = now;
         }
-    }
-
-    /// Takes the first opening that no earlier return needs, of this line or of `others`. Returns
-    /// the seconds until then.
-    fn take(
-        &mut self,
-        now: u64,
-        request: Option<Fingerprint>,
-        openings: &Openings,
-        others: &Others,
-    ) -> u64 {
         // Another thread may have been here with a later time.
         let now = now.max(self.first.saturating_sub(1));
         self.release(now, request);
         // Two returns that are this far apart can use the same room, one after the other.
         let hold = to_micros(openings.hold()).div_ceil(TICK_US).max(1);
-        let sums = self.sums(others);
+        let sums = self.sums();
         let sum_before = |tick: u64| {
             let index = usize::try_from(tick.saturating_sub(self.first)).unwrap_or(usize::MAX);
-            sums.get(index.min(sums.len() - 1)).copied().unwrap_or(0.0)
+            sums.get(index.min(sums.len() - 1)).copied().unwrap_or(0)
         };
         for (wait, open) in openings.after_seconds() {
             let tick = now + wait * TICKS_PER_SECOND;
             let (from, to) = (tick.saturating_sub(hold - 1), tick.saturating_add(hold));
-            if sum_before(to) - sum_before(from) < f64::from(open) {
+            if sum_before(to) - sum_before(from) < open {
                 self.add(tick);
                 self.promise(request, tick, now);
                 return wait;
@@ -143,27 +128,15 @@ impl Returns {
     }
 
     /// The number of returns before each tick, and before the one after the last.
-    fn sums(&self, others: &Others) -> [f64; LENGTH] {
-        let mut sums = [0.0; LENGTH];
-        let mut sum = 0.0;
+    fn sums(&self) -> [u32; LENGTH] {
+        let mut sums = [0; LENGTH];
+        let mut sum = 0_u32;
         let mut counts = self.counts.iter();
-        for (place, others) in sums.iter_mut().zip(others) {
+        for place in &mut sums {
             *place = sum;
-            sum += f64::from(counts.next().copied().unwrap_or(0)) + others;
+            sum = sum.saturating_add(counts.next().copied().unwrap_or(0));
         }
         sums
-    }
-
-    /// Adds the returns to those that another line sees from the tick `first` on: by the share of
-    /// the backends that both have.
-    fn add_to(&self, others: &mut Others, first: u64, backends: &BackendSet) {
-        let share = f64::from(self.backends.shared_with(backends)) / f64::from(self.backends.len());
-        for (tick, count) in (self.first..).zip(&self.counts) {
-            let index = tick.checked_sub(first).and_then(|index| usize::try_from(index).ok());
-            if let Some(place) = index.and_then(|index| others.get_mut(index)) {
-                *place += share * f64::from(*count);
-            }
-        }
     }
 
     fn add(&mut self, tick: u64) {
@@ -181,9 +154,6 @@ impl Returns {
 /// The number of ticks that are looked ahead, and one for the sum of all.
 const LENGTH: usize = 482;
 const _: () = assert!(LENGTH as u64 == MAX_WAIT_S * TICKS_PER_SECOND + 2);
-
-/// The returns of other lines on the same backends, by tick.
-type Others = [f64; LENGTH];
 
 /// The returns of all lines: of each room, and of each limit of a client.
 #[derive(Debug, Default)]
@@ -203,29 +173,7 @@ impl ReturnTimes {
         openings: &Openings,
         now: Timestamp,
     ) -> Duration {
-        self.take(self.hasher.hash_one(line), BackendSet::default(), request, openings, now)
-    }
-
-    /// The same for the openings of these backends. A line with some of them shares those: its
-    /// returns count here by the share of its backends that are here.
-    pub fn after_backends(
-        &self,
-        backends: BackendSet,
-        request: Option<Fingerprint>,
-        openings: &Openings,
-        now: Timestamp,
-    ) -> Duration {
-        self.take(self.hasher.hash_one(backends), backends, request, openings, now)
-    }
-
-    fn take(
-        &self,
-        line: u64,
-        backends: BackendSet,
-        request: Option<Fingerprint>,
-        openings: &Openings,
-        now: Timestamp,
-    ) -> Duration {
+        let line = self.hasher.hash_one(line);
         let tick = now.0 / TICK_US;
         let mut lines = self.lines.lock();
         if lines.len() >= MAX_LINES && !lines.contains_key(&line) {
@@ -234,21 +182,148 @@ impl ReturnTimes {
                 lines.clear();
             }
         }
-        let own = lines.entry(line).or_default();
-        own.backends = backends;
-        own.advance(tick);
-        let first = own.first;
-        let mut others = [0.0; LENGTH];
-        let overlaps = |(number, returns): &(&u64, &Returns)| {
-            **number != line && returns.backends.shared_with(&backends) > 0
-        };
-        for (_, returns) in lines.iter().filter(overlaps).take(MAX_OVERLAPS) {
-            returns.add_to(&mut others, first, &backends);
-        }
-        let own = lines.entry(line).or_default();
-        Duration::from_secs(own.take(tick, request, openings, &others))
+        Duration::from_secs(lines.entry(line).or_default().take(tick, request, openings))
     }
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp(millis * 1000)
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn waits(times: &ReturnTimes, openings: &Openings, now: u64, count: usize) -> Vec<u64> {
+        (0..count).map(|_| times.after("m", None, openings, at(now)).as_secs()).collect()
+    }
+
+    #[test]
+    fn burst_is_spread_over_the_slots_and_the_time_that_each_is_taken() {
+        let mut two = Openings::default();
+        two.add(seconds(5), 2, Duration::from_millis(8400));
+        assert_eq!(waits(&ReturnTimes::default(), &two, 10_000, 6), [5, 5, 14, 14, 23, 23]);
+        let mut uneven = Openings::default();
+        uneven.add(seconds(1), 1, seconds(8));
+        uneven.add(seconds(6), 1, seconds(8));
+        assert_eq!(waits(&ReturnTimes::default(), &uneven, 0, 5), [1, 6, 9, 14, 17]);
+    }
+
+    #[test]
+    fn burst_is_spread_by_a_fractional_rate() {
+        let spread = |interval_ms| {
+            let interval = Duration::from_millis(interval_ms);
+            let openings = Openings::at_rate(interval, interval);
+            waits(&ReturnTimes::default(), &openings, 0, 8)
+        };
+        assert_eq!(spread(2000), [2, 4, 6, 8, 10, 12, 14, 16]);
+        assert_eq!(spread(1500), [2, 3, 5, 6, 8, 9, 12, 13]);
+        assert_eq!(spread(300), [1, 1, 1, 2, 2, 2, 3, 3]);
+        assert_eq!(spread(60_000)[..3], [60, 120, 120], "none is sent away for longer");
+    }
+
+    #[test]
+    fn later_refusals_take_what_is_left() {
+        let times = ReturnTimes::default();
+        let openings = |wait_ms| {
+            let mut openings = Openings::default();
+            openings.add(Duration::from_millis(wait_ms), 1, seconds(3));
+            openings
+        };
+        assert_eq!(waits(&times, &openings(1700), 0, 2), [2, 5]);
+        assert_eq!(waits(&times, &openings(700), 1000, 1), [7], "2 and 5 are taken");
+        assert_eq!(waits(&times, &openings(700), 60_000, 1), [1]);
+        let other = times.after("other", None, &openings(700), at(1000));
+        assert_eq!(other.as_secs(), 1, "another line");
+    }
+
+    #[test]
+    fn client_that_returns_gives_its_opening_back() {
+        let times = ReturnTimes::default();
+        let openings = |wait| Openings::at_rate(seconds(wait), seconds(24));
+        assert_eq!(waits(&times, &openings(2), 0, 1), [2]);
+        assert_eq!(waits(&times, &openings(3), 2100, 1), [3], "the first one is back");
+    }
+
+    #[test]
+    fn client_that_polls_has_a_few_openings() {
+        let times = ReturnTimes::default();
+        let refuse = |client, now| {
+            let mut openings = Openings::default();
+            openings.add(seconds(9).saturating_sub(Duration::from_millis(now)), 1, seconds(9));
+            let request = Some(Fingerprint::of(client, b"{}"));
+            times.after("m", request, &openings, at(now)).as_secs()
+        };
+        let polled: Vec<u64> = (0..9).map(|poll| refuse(1, poll * 1000)).collect();
+        assert_eq!(polled, [9, 17, 25, 33, 5, 13, 21, 29, 1], "four openings in turn");
+        assert_eq!(refuse(2, 8000), 37, "another client finds the fifth free");
+    }
+
+    #[test]
+    fn client_that_polls_quickly_has_a_bounded_number_of_openings() {
+        let times = ReturnTimes::default();
+        let mut one_a_second = Openings::default();
+        one_a_second.add(seconds(1), 1, seconds(1));
+        let request = Some(Fingerprint::of(1, b"{}"));
+        let refuse = |request, now| times.after("m", request, &one_a_second, at(now)).as_secs();
+        let polled = (0..200).map(|poll| refuse(request, poll)).max();
+        assert_eq!(polled, Some(64));
+        assert_eq!(refuse(None, 200), 65, "another client");
+    }
+
+    #[test]
+    fn equal_requests_of_a_burst_are_not_one() {
+        let times = ReturnTimes::default();
+        let mut one = Openings::default();
+        one.add(seconds(3), 1, seconds(3));
+        let request = Some(Fingerprint::of(1, b"{}"));
+        let waits = [0, 1000, 2000].map(|now| times.after("m", request, &one, at(now)).as_secs());
+        assert_eq!(waits, [3, 5, 7]);
+    }
+
+    #[test]
+    fn fingerprint_is_of_the_client_and_the_whole_of_a_short_body() {
+        let of = |client, body: &[u8]| Fingerprint::of(client, body);
+        let long = |last: u8| [vec![b'a'; 40_000], vec![last]].concat();
+        assert_eq!(of(1, &long(b'a')), of(1, &long(b'a')));
+        assert_ne!(of(1, &long(b'a')), of(1, &long(b'b')));
+        assert_ne!(of(1, b""), of(2, b""));
+        assert_ne!(of(1, &[b'a'; 40_000]), of(1, &[b'a'; 40_001]));
+    }
+
+    #[test]
+    fn time_may_go_back_between_two_threads() {
+        let times = ReturnTimes::default();
+        let mut one = Openings::default();
+        one.add(seconds(1), 1, seconds(1));
+        assert_eq!(waits(&times, &one, 60_000, 2), [1, 2]);
+        assert_eq!(waits(&times, &one, 1000, 1), [3]);
+        assert!(times.lines.lock().values().all(|one| one.counts.len() < LENGTH));
+    }
+
+    #[test]
+    fn unlimited_room_takes_all_at_once() {
+        let mut openings = Openings::default();
+        openings.add(seconds(2), 1, seconds(9));
+        openings.add_unlimited(Duration::from_millis(3200));
+        assert_eq!(waits(&ReturnTimes::default(), &openings, 0, 4), [2, 4, 4, 4]);
+        assert_eq!(waits(&ReturnTimes::default(), &Openings::default(), 0, 1), [120]);
+    }
+
+    #[test]
+    fn returns_and_lines_are_bounded() {
+        let times = ReturnTimes::default();
+        let openings = Openings::at_rate(Duration::ZERO, seconds(1));
+        assert_eq!(waits(&times, &openings, 0, 500).last(), Some(&120));
+        for line in 0..3000 {
+            times.after(line, None, &openings, at(0));
+        }
+        assert!(times.lines.lock().len() <= MAX_LINES);
+        let longest = times.lines.lock().values().map(|one| one.counts.len()).max();
+        assert!(longest.is_some_and(|length| length <= LENGTH), "{longest:?}");
+    }
+}

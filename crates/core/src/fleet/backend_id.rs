@@ -32,16 +32,6 @@ impl BackendSet {
         }
     }
 
-    /// The number of backends in the set.
-    pub fn len(&self) -> u32 {
-        self.0.iter().map(|word| word.count_ones()).sum()
-    }
-
-    /// The number of backends that are in both sets.
-    pub fn shared_with(&self, other: &Self) -> u32 {
-        self.0.iter().zip(other.0).map(|(word, others)| (word & others).count_ones()).sum()
-    }
-
     /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)

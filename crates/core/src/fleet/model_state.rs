@@ -46,8 +46,7 @@ pub struct ModelState {
     last_used: AtomicU64,
     /// The time at which it became known to be in memory.
     resident_since: AtomicU64,
-    /// The start of the last probe that showed all models in memory, or of its last load; 0 before
-    /// both.
+    /// The start of the last probe that settled its state, or of its last load; 0 before both.
     proved_at: AtomicU64,
     /// Its size on disk in bytes; 0 if unknown.
     size: AtomicU64,

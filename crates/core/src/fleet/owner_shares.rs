@@ -2,9 +2,9 @@
 //! owners that hold less than their share (`queue.reserve`).
 //!
 //! Owners are counted in a fixed number of buckets: many cost no more than few, and no decision
-//! takes a lock. An owner takes the first free bucket from that of its hash on. Where many owners
-//! crowd, one that finds none shares the bucket of its hash: both count as one that holds the
-//! requests of both.
+//! takes a lock. An owner takes the first free one of eight buckets from that of its hash on. Where
+//! many owners crowd, one that finds none shares the bucket of its hash: both count as one that
+//! holds the requests of both.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -143,7 +143,8 @@ impl OwnerShares {
     ) -> OwnerHold {
         let bucket = self.bucket(owner.id, now);
         if let Some((_, bucket)) = bucket {
-            // Two owners that take it at once share it until their requests end.
+            // Of two owners that take it at once, the later one has it. The requests that the other
+            // one has in it count as its own until they end.
             if bucket.is_free(now) {
                 bucket.owner.store(owner.id, Ordering::Relaxed);
             }

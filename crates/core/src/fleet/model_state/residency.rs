@@ -73,7 +73,7 @@ impl ModelState {
     }
 
     /// Returns whether a probe that started at `asked_at` and did not show the model may be older
-    /// than its load: a request for it was sent, and no earlier response or probe showed it.
+    /// than its load: a request for it was sent, and no response or probe before showed it.
     pub(in crate::fleet) fn may_be_loaded_after(&self, asked_at: Timestamp) -> bool {
         !self.was_resident_before(asked_at) && self.is_used_after(asked_at) && !self.is_evicted()
     }
@@ -131,8 +131,8 @@ impl ModelState {
         self.context_length.store(context_length, Ordering::Relaxed);
     }
 
-    /// Records that a probe sent at `at` showed all models in memory, or that a request sent then
-    /// loads this one.
+    /// Records that a probe sent at `at` settles the state of the model, or that a request sent
+    /// then loads it.
     pub(in crate::fleet) fn prove(&self, at: Timestamp) {
         self.proved_at.fetch_max(at.0, Ordering::Relaxed);
     }

@@ -61,7 +61,7 @@ pub(super) struct Awaited {
     pub(super) until_met: Option<Duration>,
     /// The time until one is idle: an idle backend refuses none.
     pub(super) until_idle: Duration,
-    /// The time between two such requests that could be served one after the other from then on.
+    /// The time between two such requests that could be served from then on.
     pub(super) interval: Duration,
 }
 
@@ -159,8 +159,7 @@ impl Router {
     }
 
     /// Returns the line in which a refused request waits for [`Self::openings`]. Models on the same
-    /// backends share one: a slot that is promised to one of them is not there for another. Lines
-    /// that have only some backends in common share those (`admission::returns`).
+    /// backends share one: a slot that is promised to one of them is not there for another.
     pub fn return_line<'a>(&'a self, input: &RouteInput<'a>, in_chain: bool) -> ReturnLine<'a> {
         let target = self.names.resolve(input.model, input.fleet, input.split);
         let mut backends = BackendSet::default();
