@@ -143,8 +143,8 @@ impl OwnerShares {
     ) -> OwnerHold {
         let bucket = self.bucket(owner.id, now);
         if let Some((_, bucket)) = bucket {
-            // Of two owners that take it at once, the later one has it. The requests that the other
-            // one has in it count as its own until they end.
+            // If two owners take it at once, it belongs to the later one. Requests of the first one
+            // count as those of the later one until they end.
             if bucket.is_free(now) {
                 bucket.owner.store(owner.id, Ordering::Relaxed);
             }
